@@ -1,4 +1,8 @@
-"""`thermal_drift`: the own work of one rank or one node grows slowly, that of others does not."""
+"""`thermal_drift`: the own work of one rank or one node grows slowly, that of others does not.
+
+Devices slow down as they heat. Where hosts compute and no clock is known to have fallen, what a
+program accumulates (a list, a cache, a log) is as likely, and quicker to look at.
+"""
 
 from __future__ import annotations
 
@@ -99,6 +103,7 @@ def _of_node(case: Case, place: list[Drift]) -> list[Finding]:
     cells = case.delays.cells(Cause.WORK) & ours
     if not signs and case.idles(cells):
         return []
+    why = "hot" if signs else "unproven" if case.costs.graph.device.any() else "grows"
     seen = [
         say(f"thermal_drift.{sign.metric}", measured=sign.measured, expected=sign.expected)
         for sign in signs
@@ -112,10 +117,11 @@ def _of_node(case: Case, place: list[Drift]) -> list[Finding]:
             "relative": worst.growth_ns / start_ns,
             "onset": onset,
             "lasted": float(grid.step_ns[first:].sum()),
-            "why": say(f"thermal_drift.{'hot' if signs else 'unproven'}", signs=", ".join(seen)),
+            "why": say(f"thermal_drift.{why}", signs=", ".join(seen)),
             "proof": "" if signs else say("thermal_drift.sample"),
+            "how": "step by step" if why == "grows" else "as it heats",
         },
-        options=["cool", "drain"],
+        options=["program", "cool"] if why == "grows" else ["cool", "drain"],
         evidence=[
             Evidence("growth_of_own_work", worst.growth_ns, 0, "ns"),
             Evidence("growth_per_hour", worst.per_hour.slope / start_ns, 0.0, "share"),
