@@ -10,6 +10,8 @@ from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.measure.attempts import with_attempts
 from evenstep.errors import TraceError
 from evenstep.trace.loading import load
+from evenstep.trace.spool.layout import Kind
+from evenstep.trace.spool.spool import Spool
 from tests.diagnose.attempts_run import STEP_NS, Start, write
 
 S = 1e9
@@ -115,6 +117,26 @@ def test_a_folder_without_runs_is_one_sentence(tmp_path):
 def test_a_run_without_a_step_is_named_among_the_limits(folder):
     (folder / "empty/attempt-000").mkdir(parents=True)
     assert history(folder).limits == ["left out: empty has no finished step, or marks none"]
+
+
+def test_a_run_whose_steps_nothing_marked_has_those_of_its_calls(tmp_path):
+    """20 calls, a second apart: the first ends what came before the first step."""
+    for rank in range(2):
+        path = tmp_path / f"attempt-000/rank-{rank:05d}.spool"
+        path.parent.mkdir(exist_ok=True)
+        identity = {"run_id": "r", "rank": rank, "world": 2, "hostname": "h", "boot_id": "b"}
+        spool = Spool.create(path, identity, ring_bytes=1 << 18, summary_bytes=1 << 18)
+        group = spool.add_group({"uid": "world", "name": "world", "ranks": "0-1"})
+        for call in range(20):
+            at = STEP_NS * (call + 1)
+            spool.put(at, at + 1000, Kind.COLLECTIVE, group=group, group_seq=call, bytes_in=8)
+        spool.add_fact("closed", {"reason": "exit"})
+        spool.shut()
+    found = history(tmp_path)
+    (run,) = found.runs
+    assert (run.steps, run.step_ns) == (19, pytest.approx(STEP_NS))
+    assert run.elapsed_s == pytest.approx(19)
+    assert found.limits == []
 
 
 def test_a_steady_rise_is_told_with_its_size():

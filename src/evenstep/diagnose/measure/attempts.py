@@ -58,13 +58,13 @@ class Attempt:
     checkpoint_ns: float | None  # mean time one takes
     steps_since_checkpoint: int  # after the last checkpoint, or all of them
     since_checkpoint_ns: float  # their run time
-    first_progress: int | None = None  # the script's own count of steps, where logged
-    last_progress: int | None = None
-    cv_at_start: float | None = None
-    cv_at_end: float | None = None
-    rate_at_start: float | None = None  # steps per second
-    rate_at_end: float | None = None
-    energy_joules: float | None = None  # of all ranks
+    first_progress: int | None  # the script's own count of steps, where logged
+    last_progress: int | None
+    cv_at_start: float | None
+    cv_at_end: float | None
+    rate_at_start: float | None  # steps per second
+    rate_at_end: float | None
+    energy_joules: float | None  # of all ranks
     samples: float = 0.0  # of a rank in a step; 0 where the batch is unknown
     preempted: str | None = None  # the signal of its preemption
     failure: str = ""  # who ended it, and how: of the attempt before the last restart
@@ -164,7 +164,7 @@ def _attempt(folder: Path, number: int) -> Attempt | None:
         steps_since_checkpoint=again, since_checkpoint_ns=again_ns,
         first_progress=first, last_progress=last, **_windows(_single_steps(rows)),
         energy_joules=_energy(spools, world), samples=float(np.mean(samples)),
-        preempted=preemption(folder, number).get("signal"),
+        preempted=preemption(folder, number).get("signal"), failure="",
     )  # fmt: skip
 
 
@@ -186,7 +186,8 @@ def _inferred(folder: Path, number: int) -> Attempt | None:
         number=number, ranks=trace.world, started_s=started_s, ended_s=ended_s, steps=len(steps),
         step_ns=float(lengths.mean()), checkpoints=0, checkpoint_ns=None,
         steps_since_checkpoint=len(steps), since_checkpoint_ns=float(lengths.sum()),
-        preempted=preemption(folder, number).get("signal"), **_windows(lengths),
+        first_progress=None, last_progress=None, **_windows(lengths), energy_joules=None,
+        samples=0.0, preempted=preemption(folder, number).get("signal"), failure="",
     )  # fmt: skip
 
 
