@@ -148,24 +148,24 @@ def opened(tmp_path):
         (MEGATRON, "Megatron-LM", {(0, 10): 1.0, (0, 20): 1.2}),
         (TITAN, "torchtitan", {(r, s): 1.0 for r in (0, 1) for s in (20, 30)}),
         (DEEPSPEED, "DeepSpeed", {(0, 20): 1.0, (0, 30): 2.0}),
-        (TRAINER, "progress bar", {(0, 2): 2.0, (0, 3): 3.0}),
+        (TRAINER, "progress bar", {(0, 3): 2.5}),  # from 1 to 3 in 5 s, by a clock of whole ones
         (NANO, "nanoGPT", {(0, 0): 1.234, (0, 1): 0.223}),
         (COLOURED, "torchtitan", {(r, s): 1.0 for r in (0, 1) for s in (20, 30)}),
         (NEMO, "NeMo", {(0, 1): 0.25, (0, 2): 0.5}),
         (
             TORCHVISION,
-            "epochs",
+            "torchvision",
             {(r, s): t for r in (0, 1) for s, t in ((5015, 0.11), (5025, 0.21))},
         ),
         (IMAGENET, "epochs", {(0, 10): 0.1, (0, 20): 0.2}),
         (TIMM, "epochs", {(0, 50): 0.5, (0, 75): 0.75}),
-        (MMENGINE, "epochs", {(0, 7380): 0.5, (0, 7429): 0.99}),
-        (DETECTRON, "detectron2", {(0, 19): 0.19, (0, 39): 0.39}),
+        (MMENGINE, "MMEngine", {(0, 7380): 0.5, (0, 7429): 0.99}),
+        (DETECTRON, "detectron2", {(0, 19): 0.131, (0, 39): 0.131}),
         (FAIRSEQ, "fairseq", {(0, 200): 0.1}),
         (MLPERF, "MLPerf", {(0, 10): 2.0, (0, 20): 4.0}),  # 48 samples at 24, then 12 a second
         (MAXTEXT, "MaxText", {(0, 1): 10.1, (0, 2): 10.2}),
         (STAGES, "DeepSpeed's pipeline", {(0, 10): 0.991, (0, 20): 0.992}),
-        (PADDLE, "PaddleNLP", {(0, 1): 0.121, (0, 2): 0.122}),
+        (PADDLE, "Paddle", {(0, 1): 0.121, (0, 2): 0.122}),
         (OLMO, "OLMo", {(0, 2): 1.0, (0, 4): 1.0}),
         (TIMERS, "Megatron-LM", {(r, s): 0.1 for r in (0, 1) for s in (1, 2, 3)}),
     ],
@@ -299,3 +299,172 @@ def test_a_step_of_mlperf_is_counted_in_samples_where_it_has_no_number(opened):
 def test_numbers_of_mlperf_beyond_all_bounds_are_no_steps(opened, batch, said):
     text = MLPERF + mllog(90, "global_batch_size", batch) + mllog(95, "tracked_stats", said)
     assert opened(text).of_kind(Kind.STEP).step.tolist() == [10, 20]
+
+
+# -- as found in issues and repositories -----------------------------------------------------------
+
+MMCV = "".join(
+    f"2020-11-11 18:21:00,468 - mmdet - INFO - Epoch [1][{at}/29317]\tlr: 2.000e-02, "
+    f"eta: 1 day, 18:44:28, time: 0.{took}, data_time: 0.009, memory: 3946, loss_rpn_cls: 0.1194\n"
+    for at, took in ((1100, 393), (1150, 392))
+)  # fmt: skip
+YOLOX = "".join(
+    "2022-04-02 03:30:33.415 | INFO     | yolox.core.trainer:after_iter:260 - epoch: 2/300, "
+    f"iter: {at}/1242, mem: 20174Mb, iter_time: 0.{took}s, data_time: 0.001s, total_loss: 11.8\n"
+    for at, took in ((200, 157), (250, 155))
+)  # fmt: skip
+NANOTRON = "".join(
+    f"10/17/2025 16:32:07 [INFO|DP=0|PP=0|TP=0]: iteration: {at} / 378950 | consumed_tokens: 85.8G "
+    f"| elapsed_time_per_iteration_ms: {took} | tokens_per_sec: 22.8K | lm_loss: 2.35\n"
+    for at, took in ((327282, "11.5K"), (327283, "41.2"))
+)  # fmt: skip
+EQUALS = "".join(
+    f"[2024-09-16 22:59:27.744603][INFO][training_log:661] -  iteration=       {at}/  635782 | "
+    f"consumed_samples=        1536 | consumed_tokens=     6291456 | "
+    f"elapsed_time_per_iteration_ms={took} | learning_rate=1.88744e-08 | lm loss=11.164009\n"
+    for at, took in ((2, 8457.2), (3, 7136.5))
+)  # fmt: skip
+SPEEDRUN = (
+    "step:500/1480 val_loss:3.7067 train_time:130164ms step_avg:265.64ms\n"
+    "step:625/1480 val_loss:3.6328 train_time:164680ms step_avg:267.77ms\n"
+    "step:750/1480 val_loss:3.5784 train_time:199620ms step_avg:269.76ms\n"
+)
+LLMC = "".join(
+    f"step   {at}/74 | loss 3.402215 (+nanz)| norm 1.3542 (+nanz)| lr 3.00e-04 | {took} ms | "
+    "-100.0% bf16 MFU | 91886 tok/s\n" for at, took in ((63, 44.58), (64, 44.57))
+)  # fmt: skip
+LLAMA2C = (
+    "510 | loss 5.2391 | lr 4.999939e-05 | 8175.64ms | mfu 0.19%\n"
+    "520 | loss 5.6863 | lr 4.999756e-05 | 7966.06ms | mfu 0.20%\n"
+)
+PADDLENLP = "".join(
+    f"[    INFO] - loss: 1.94342518, learning_rate: 4.1e-06, global_step: {at}, interval_runtime: "
+    "18.792, interval_samples_per_second: 8.514269788523704, interval_steps_per_second: "
+    f"{rate}, epoch: 0.0028\n"
+    for at, rate in ((40, 1.064283723565463), (60, 1.25))
+)  # fmt: skip
+PADDLESEG = "".join(
+    f"2021-03-30 06:56:04 [INFO]\t[TRAIN] epoch: 1, iter: {at}/500, loss: 1.8769, lr: 0.009295, "
+    f"batch_cost: {took}, reader_cost: 0.00205, ips: 5.7421 samples/sec | ETA 00:02:40\n"
+    for at, took in ((40, 0.3483), (60, 0.3532))
+)  # fmt: skip
+SWIN = "".join(
+    "[2022-03-14 09:05:23 swin] (main.py 226): INFO Train: [14/300]"
+    f"[{at}/1251]\teta 0:10:45 lr 0.000711\ttime {took} (0.6510)\tloss 5.8341 (6.3028)\n"
+    for at, took in ((260, 0.6290), (270, 0.6464))
+)  # fmt: skip
+PITH = "".join(
+    f"2026-04-01 14:07:05 | INFO | step {at:08d}/00000015 | step-time {took} sec | "
+    "cross-entropy-loss 2.5949 | peak-gpu-memory 63.84 GB\n"
+    for at, took in ((2, 28.823), (3, 27.786))
+)  # fmt: skip
+DETECTRON_OLD = "".join(
+    f"[11/01 11:23:51 d2.utils.events]: eta: 8:08:14  iter: {at}  total_loss: 1.120  "
+    f"time: {took}  data_time: 0.0365  lr: 0.006793  max_mem: 3961M\n"
+    for at, took in ((679, 0.3325), (699, 0.3326))
+)  # fmt: skip
+METASEQ = "".join(
+    "slurm_procid 0 : 2022-11-11 14:05:29 | INFO | train_inner | "
+    f'{{"epoch": 1, "loss": "15.864", "num_updates": "{at}", "lr": "5.6e-07", "wall": "{wall}"}}\n'
+    for at, wall in ((2, 75), (32, 120))
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "steps"),
+    [
+        (MMCV, "mmcv", {30417: 0.393, 30467: 0.392}),  # open-mmlab/mmdetection#4090
+        (YOLOX, "YOLOX", {2684: 0.157, 2734: 0.155}),  # open-mmlab/mmdetection#7606
+        (NANOTRON, "nanotron", {327282: 11.5, 327283: 0.0412}),  # huggingface/nanotron#390, #23
+        (EQUALS, "Megatron-LM", {2: 8.4572, 3: 7.1365}),  # argonne-lcf/Megatron-DeepSpeed
+        (SPEEDRUN, "modded-nanogpt", {625: 0.276128, 750: 0.27952}),  # of 125 steps; its #65
+        (LLMC, "llm.c", {63: 0.04458, 64: 0.04457}),  # karpathy/llm.c#796
+        (LLAMA2C, "llm.c", {510: 8.17564, 520: 7.96606}),  # karpathy/llama2.c#461
+        (PADDLENLP, "PaddleNLP", {40: 0.939599, 60: 0.8}),  # PaddlePaddle/Paddle#56363
+        (PADDLESEG, "Paddle", {40: 0.3483, 60: 0.3532}),  # PaddlePaddle/PaddleSeg#928
+        (SWIN, "epochs", {17774: 0.629, 17784: 0.6464}),  # microsoft/Swin-Transformer#183
+        (PITH, "nanoGPT", {2: 28.823, 3: 27.786}),
+        (DETECTRON_OLD, "detectron2 without last_time", {679: 0.3325, 699: 0.3326}),
+        (METASEQ, "fairseq", {32: 1.5}),  # facebookresearch/metaseq#507, 30 steps on
+    ],
+)  # fmt: skip
+def test_a_log_of_an_issue_is_read_as_by_hand(opened, text, kind, steps):
+    trace = opened(text)
+    rows = trace.of_kind(Kind.STEP)
+    seconds = ((rows.exit_ns - rows.enter_ns) / 1e9).round(6).tolist()
+    assert dict(zip(rows.step.tolist(), seconds, strict=True)) == steps
+    assert trace.run["source"] == f"training log ({kind})"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (NANO.replace("iter 1:", "iter 10:"), "times one step of about 10"),
+        (MMENGINE, "the mean of about 10 steps"),  # window_size=10 of MMEngine's LogProcessor
+        (TORCHVISION, "the mean of about 20 steps"),  # window_size=20 of its SmoothedValue
+        (DETECTRON_OLD, "means since its beginning"),  # history("time").global_avg()
+    ],
+)
+def test_what_a_time_is_the_mean_of_is_said(opened, text, said):
+    assert any(said in limit for limit in opened(text).limits)
+
+
+def bar(number, total, elapsed_s):
+    minutes, seconds = divmod(int(elapsed_s), 60)
+    done = f"{100 * number // total:3d}%|##  | {number}/{total}"
+    return f"{done} [{minutes:02d}:{seconds:02d}<1:00, 1it/s]\n"
+
+
+def seconds_of(trace):
+    rows = trace.of_kind(Kind.STEP)
+    took = ((rows.exit_ns - rows.enter_ns) / 1e9).tolist()
+    return dict(zip(rows.step.tolist(), took, strict=True))
+
+
+@pytest.mark.parametrize("step_s", [0.25, 0.8, 1.5, 45.0])
+def test_a_bar_of_even_steps_shows_no_uneven_ones(opened, step_s):
+    """Its clock shows whole seconds: 1, 2, 1, 2 of 1.5 were an oscillation that cost 33 %."""
+    trace = opened("".join(bar(at, 200, at * step_s) for at in range(1, 201)))
+    assert list(seconds_of(trace).values()) == pytest.approx(
+        [step_s] * len(seconds_of(trace)), 0.04
+    )
+    assert diagnose(trace).findings == []
+
+
+def test_a_bar_of_evaluation_is_none_of_training_nor_are_its_steps_lost(opened):
+    text, clock_s = "", 0.0
+    for at in range(1, 101):
+        clock_s += 2.0
+        text += bar(at, 100, clock_s)
+        if at % 20 == 0:
+            text += "".join(bar(one, 25, one / 5) for one in range(1, 26))
+            clock_s += 5.0
+    trace = opened(text)
+    assert list(seconds_of(trace).values()) == pytest.approx([2.0] * len(seconds_of(trace)), 0.04)
+    assert "lost_work_s" not in trace.run
+
+
+def test_a_bar_that_ended_is_followed_by_the_next_epoch(opened):
+    """The bars of ultralytics/yolov5#13492, whose 15 steps of 1.04, 1.02 and 1.02 s show 15 s."""
+    trace = opened((bar(15, 15, 15) + bar(2, 2, 2)) * 3)
+    assert seconds_of(trace) == pytest.approx(dict.fromkeys((15, 30, 45), 1.0333), abs=1e-4)
+    assert "lost_work_s" not in trace.run
+
+
+def test_a_bar_that_begins_again_before_its_end_loses_its_steps(opened):
+    """Lightning-AI/pytorch-lightning#4225: two jobs in a log, the first of 4 more steps at 3 s."""
+    first = bar(4, 18, 17) + bar(5, 18, 20)
+    second = "".join(bar(at, 18, 5 + 3 * at) for at in range(1, 6))
+    assert opened(first + second).run["lost_work_s"] == 4 * 3.0
+
+
+def test_bars_of_several_processes_say_that_they_cannot_be_told_apart(opened):
+    """facebookresearch/fairseq#247: eight ranks write one terminal."""
+    shown = [(50, 145), (48, 146), (50, 148), (49, 148), (51, 149), (50, 150), (51, 151), (49, 152)]
+    trace = opened("".join(bar(at, 11265, clock_s) for at, clock_s in shown))
+    assert any("several processes write the same progress bar" in limit for limit in trace.limits)
+
+
+def test_a_bar_shown_again_at_its_end_is_no_further_epoch(opened):
+    text = "".join(bar(at, 20, 2 * at) for at in range(1, 21)) + bar(20, 20, 70)
+    assert max(seconds_of(opened(text))) == 20

@@ -1,15 +1,16 @@
 """Read the steps in logs that trainers print, among any other lines.
 
-Read are Megatron-LM, torchtitan, DeepSpeed, NeMo, nanoGPT and its derivatives, fairseq, detectron2,
-MMEngine, timm, MaxText, OLMo, PaddleNLP, the examples of torchvision and PyTorch, the progress bars
-of the Hugging Face Trainer and Lightning (tqdm), and MLPerf's `:::MLLOG`. In a log of several ranks
+Read are Megatron-LM, nanotron, torchtitan, DeepSpeed, NeMo, nanoGPT, modded-nanogpt, llm.c and
+their derivatives, fairseq, detectron2, MMEngine, mmcv, YOLOX, timm, Swin, MaxText, OLMo, Paddle,
+the examples of torchvision and PyTorch, the progress bars of the Hugging Face Trainer and Lightning
+(tqdm), and MLPerf's `:::MLLOG`. In a log of several ranks
 lines begin with their rank (torchrun, srun, mpirun); any other log is of one rank.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from itertools import islice
@@ -22,6 +23,7 @@ from evenstep.errors import TraceError
 from evenstep.importers.content import SourceFile, TraceFormat, lines, strip_colours, usable
 from evenstep.importers.draft import Draft
 from evenstep.importers.file_ranks import ranks_in_order
+from evenstep.importers.steps import progress
 from evenstep.importers.steps.records import WHOLE, Timed, trace_of
 from evenstep.importers.steps.timers import MARKS, Timers
 from evenstep.trace.ranks import MOST_RANKS
@@ -30,6 +32,7 @@ from evenstep.trace.trace import Trace
 NAME = "training log"
 MOST_STEPS = 10_000_000
 SEARCHED_LINES = 200_000  # of a log that begins with lines of NCCL
+LATEST_S = 1e9  # of a clock that begins with the run
 LONGEST = 4_096  # characters of a line that are examined
 _FEWEST = 2  # lines of steps in a training log
 _WITH_TIMERS = "Megatron-LM"  # prints the timers of a step after its line
@@ -49,6 +52,7 @@ class LogLine(NamedTuple):
     number: int
     seconds: float  # nan: follows from the times of the lines
     clock_s: float  # when it was printed, or how long the run had lasted; nan unknown
+    total: int = 0  # of its progress bar
 
 
 @dataclass(slots=True)
@@ -56,6 +60,7 @@ class Log:
     """The steps read so far, and facts about the run."""
 
     rows: list[tuple[int, int, float, float]] = field(default_factory=list)
+    ticks: list[progress.Tick] = field(default_factory=list)  # of a clock in whole seconds
     last: dict[int, tuple[int, float]] = field(default_factory=dict)  # step and clock, by rank
     spans_s: dict[str, float] = field(default_factory=dict)  # parts of the run
     open_ms: dict[str, float] = field(default_factory=dict)  # start of open intervals of MLLOG
@@ -68,60 +73,102 @@ class LogKind(NamedTuple):
     """A kind of log: a mark that is fast to search for, and the pattern of a line.
 
     Its groups are numbers: the `step` of all, or of an `epoch` of `steps`; how long it took, `ms`
-    or `s`; how long the run had lasted, `wall` seconds, or hours `h`, minutes `m` and `sec`.
+    (in thousands before a `K`) or `s`, or steps per second as `rate`; how long the run had lasted,
+    `clock` in ms, `wall` in whole seconds, or hours `h`, minutes `m` and `sec`.
     """
 
     mark: str
     pattern: re.Pattern[str]
+    window: float  # steps whose mean a line has: those since the last line, or as many
+
+    @property
+    def coarse(self) -> bool:
+        """Whether the time is of a clock in whole seconds."""
+        return bool(self.pattern.groupindex.keys() & {"wall", "sec"})
 
     def read(self, text: str) -> LogLine | None:
         """The step in a line; None without one."""
         found = self.pattern.search(text) if self.mark in text else None
         if found is None:
             return None
-        said = {name: float(value) for name, value in found.groupdict().items() if value}
+        groups = found.groupdict()
+        kilo = 1e3 if groups.pop("K", None) else 1.0
+        said = {name: float(value) for name, value in groups.items() if value}
         step = said["step"] + said.get("epoch", 0) * said.get("steps", 0)
-        seconds = said.get("s", said.get("ms", np.nan) / 1e3)
-        wall_s = said.get("wall", 3600 * said.get("h", 0) + 60 * said.get("m", np.nan))
-        wall_s += said.get("sec", 0)
-        return LogLine(int(step), seconds, _clock_s(text) if np.isnan(wall_s) else wall_s)
+        seconds = said.get("s", said.get("ms", np.nan) * kilo / 1e3)
+        if said.get("rate"):
+            seconds = 1.0 / said["rate"]
+        clock_s = said.get("wall", said.get("clock", np.nan) / 1e3)
+        if "m" in said:
+            clock_s = 3600 * said.get("h", 0) + 60 * said["m"] + said["sec"]
+        clock_s = clock_s if clock_s < LATEST_S else _clock_s(text)
+        return LogLine(int(step), seconds, clock_s, int(said.get("steps", 0)))
 
 
-def _kind(mark: str, pattern: str) -> LogKind:
+BETWEEN, ALL = 0.0, np.inf  # windows: the steps since the last line, or since the beginning
+
+
+def _kind(mark: str, pattern: str, window: float = BETWEEN) -> LogKind:
     """A kind whose pattern has `<step>` for a whole number, and `<ms>` or `<s>` for any."""
     pattern = re.sub("(?<!P)<(step|steps|epoch)>", r"(?P<\1>\\d{1,9})", pattern)
-    return LogKind(mark, re.compile(re.sub("<(ms|s|wall)>", rf"(?P<\1>{_NUMBER})", pattern)))
+    pattern = re.sub("<(ms|s|rate|clock|wall)>", rf"(?P<\1>{_NUMBER})", pattern)
+    return LogKind(mark, re.compile(pattern), window)
 
 
 KINDS = {
-    "Megatron-LM": _kind("elapsed time per iteration",
-        r"\biteration\s{1,12}<step>/\s{0,12}\d{1,9} \|.{0,400}?"
-        r"elapsed time per iteration \(ms\): <ms>"),
+    # `iteration 10/ 500 | … | elapsed time per iteration (ms): 1.5`, and with `_` and `=`
+    "Megatron-LM": _kind("elapsed",
+        r"\biteration=?\s{1,12}<step>/\s{0,12}\d{1,9} \|.{0,600}?"
+        r"elapsed[ _]time[ _]per[ _]iteration[ _]\(?ms\)?[:=] ?<ms>"),
+    "nanotron": _kind("elapsed_time_per_iteration_ms",
+        r"\biteration: <step> / \d{1,9} \|.{0,400}?elapsed_time_per_iteration_ms: <ms>(?P<K>K)?"),
     "torchtitan": _kind("tps:", r"\bstep:\s{1,8}<step>\s{1,8}loss:.{0,200}?\btps:"),
     "DeepSpeed": _kind("step=",
         r"(?:\bglobal_|\[Rank \d+\] )step=<step>, (?:RunningAvgSamplesPerSec|skipped)="),
     "DeepSpeed's pipeline": _kind("iter time (s)",
         r"\bsteps: <step> loss: .{0,40}? iter time \(s\): <s>"),
-    "MaxText": _kind("completed step", r"\bcompleted step: <step>, seconds: <s>"),
+    "MaxText": _kind("completed step", r"\bcompleted step: <step>, seconds: <s>", 1),
     "OLMo": _kind("[step=", r"\[step=<step>/\d{1,9}[,\]]"),
-    "PaddleNLP": _kind("avg_batch_cost",
-        r"\bglobal step <step>\b.{0,200}?\bavg_batch_cost: <s>"),
+    "Paddle": _kind("batch_cost",
+        r"\b(?:global[ _]step:? |iter: )<step>\b.{0,400}?\b(?:avg_)?batch_cost: <s>"),
+    "PaddleNLP": _kind("interval_steps_per_second",
+        r"\bglobal_step: <step>,.{0,400}?\binterval_steps_per_second: <rate>"),
+    # `step:500/1480 train_loss:3.7 train_time:130164ms step_avg:265.64ms`
+    "modded-nanogpt": _kind("train_time:",
+        r"\bstep:<step>/\d{1,9} .{0,200}?\btrain_time:<clock>ms"),
+    "YOLOX": _kind("iter_time: ",
+        r"\bepoch: <epoch>/\d{1,9}, iter: <step>/<steps>,.{0,200}?\biter_time: <s>s"),
     # `iter 100: loss 2.31, time 123.45ms`, and `step 5 | … | dt: 12.3ms`
     "nanoGPT": _kind("loss",
         r"^.{0,40}?\b(?:iter|step)\s{1,8}<step>[:,/ |].{0,200}?"
-        r"\b(?:iter time|step time|time|dt):? {0,4}(?:<ms> ?ms|<s> ?s)\b"),
+        r"\b(?:iter time|step[- ]time|time|dt):? {0,4}(?:<ms> ?ms|<s> ?s(?:ec)?)\b", 1),
+    # `step 63/74 | loss 3.40 | … | 44.58 ms |`, `510 | loss 5.24 | … | 8175.64ms`
+    "llm.c": _kind("loss",
+        r"^(?:.{0,40}?\bstep )?\s{0,8}<step>(?:/\d{1,9})?(?: \||,) loss[ :].{0,200}?"
+        r"(?:\| |\bdt: )<ms> ?ms\b", 1),
     "NeMo": _kind("train_step_timing in s",
-        r"(?:\|\s{0,4}|iteration )<step>/\d{1,9} .{0,400}?train_step_timing in s[=:] ?<s>"),
-    # `Epoch: [0] [10/5005] … time: 0.1`, `Train: 0 [50/1251 (4%)] … Time: 0.5s`
+        r"(?:\|\s{0,4}|iteration )<step>/\d{1,9} .{0,400}?train_step_timing in s[=:] ?<s>", 1),
+    "torchvision": _kind("eta: ",
+        r"\bEpoch: \[<epoch>\]\s{1,4}\[\s{0,8}<step>/<steps>\]\s{1,4}eta: "
+        r".{0,400}?\btime: <s>(?![\w.]| ms)", 20),
+    "MMEngine": _kind("(train)",
+        r"\b(?:Epoch\(train\)\s{1,4}\[<epoch>\]|Iter\(train\)\s{1,4})\[\s{0,8}<step>/<steps>\]"
+        r".{0,400}?\btime: <s>(?![\w.])", 10),
+    "mmcv": _kind("data_time: ",
+        r"\b(?:Epoch \[<epoch>\]|Iter )\[<step>/<steps>\]\s.{0,200}?, time: <s>, data_time: "),
+    # `Epoch: [0][10/5005] … Time 0.1 (0.2)`, `Train: 0 [50/1251 (4%)] … Time: 0.5s`
     "epochs": _kind("ime",
-        r"\b(?:Epoch: |Train: |Epoch\(train\)\s{1,4})\[?<epoch>\]?\s{0,4}"
-        r"\[\s{0,8}<step>/<steps>[^\]]{0,20}\].{0,400}?\b[Tt]ime:?\s{1,4}<s>s?(?![\w.]| ms)"),
-    "detectron2": _kind("time: ",
-        r"\b(?:iter: |Iter\(train\)\s{1,4}\[\s{0,8})<step>\b.{0,400}?\btime: <s>s?(?![\w.]| ms)"),
-    "fairseq": _kind("num_updates=", r"\bnum_updates=<step>,.{0,400}?\bwall=<wall>"),
+        r"\b(?:Epoch: |Train: )\[?<epoch>(?:/\d{1,9})?\]?\s{0,4}"
+        r"\[\s{0,8}<step>/<steps>[^\]]{0,20}\].{0,400}?\b[Tt]ime:?\s{1,4}<s>s?(?![\w.]| ms)", 1),
+    "detectron2": _kind("last_time: ", r"\biter: <step>\b.{0,400}?\blast_time: <s>(?![\w.])", 1),
+    "detectron2 without last_time": _kind("time: ",
+        r"\biter: <step>\b.{0,400}?\btime: <s>s?(?![\w.]| ms)", ALL),
+    # also in the form `"num_updates": "2", … "wall": "75"`
+    "fairseq": _kind("num_updates",
+        r'\bnum_updates(?:=|": ")<step>"?,.{0,400}?\bwall(?:=|": ")<wall>'),
     # `12%|█▏  | 12/100 [00:14<01:46,  1.21s/it]`
     "progress bar": _kind("%|",
-        r"\d{1,3}%\|[^|]{0,200}\|\s{0,4}(?P<step>[1-9]\d{0,8})/\d{1,9} "
+        r"\d{1,3}%\|[^|]{0,200}\|\s{0,4}(?P<step>[1-9]\d{0,8})/<steps> "
         r"\[(?:(?P<h>\d{1,4}):)?(?P<m>\d\d):(?P<sec>\d\d)<[^\]]{0,60}(?:s/it|it/s)"),
 }  # fmt: skip
 
@@ -220,26 +267,41 @@ def read(sources: Sequence[SourceFile]) -> Trace:
     for _ in usable(sources, draft.limits,
                     lambda source: _read_file(log, source, by_path[source.path])):  # fmt: skip
         pass
+    counted, lost_s = progress.rows(log.ticks, draft.limits) if log.ticks else ([], 0.0)
+    log.rows += counted
     whole_s = {number: seconds for _, number, _, seconds in log.rows}
     parts = list(log.timers.rows(whole_s if log.kind == _WITH_TIMERS else {}))
     if parts and log.kind != _WITH_TIMERS:  # some kinds number only some of their steps
         log.rows, log.kind = [], log.kind or "DeepSpeed"
     told = [*((*row, WHOLE) for row in log.rows), *parts]
     if not told:
-        raise TraceError(f"{sources[0].path} has no two steps with the time between them")
+        few = f"{progress.SHORTEST_S:.0f} s of steps" if log.ticks else "two steps"
+        raise TraceError(f"{sources[0].path} has no {few} with the time between them")
     rank, number, start, seconds, part = np.array(told, float).T
     rows = Timed(rank.astype(int), number.astype(int), start, seconds, part.astype(int))
     trace = trace_of(rows, draft, {"source": f"{NAME} ({log.kind})", **log.spans_s}, {})
     trace.limits += log.timers.limits()
     apart = _apart(rows)
-    if apart > 1.0:
-        if "lost_work_s" in trace.run:
-            trace.run["lost_work_s"] *= apart
-        trace.limits.append(
-            f"a line of this log is the mean of about {apart:.0f} steps: shorter ups and downs are "
-            "not in it"
-        )
+    if "lost_work_s" in trace.run:
+        trace.run["lost_work_s"] *= apart
+    if lost_s:
+        trace.run["lost_work_s"] = lost_s
+    trace.limits += _means(apart, KINDS[log.kind].window if log.kind in KINDS else BETWEEN)
     return trace
+
+
+def _means(apart: float, window: float) -> Iterator[str]:
+    """What the times of a kind with this window mean, where lines are so many steps apart."""
+    if window == ALL:
+        yield (
+            "times of this log are means since its beginning: ups and downs are not in it; a newer "
+            "version prints last_time"
+        )
+    elif window == 1 < apart:
+        yield f"a line of this log times one step of about {apart:.0f}: the others are not in it"
+    elif max(window, apart) > 1:
+        mean = f"a line of this log is the mean of about {window or apart:.0f} steps"
+        yield f"{mean}: shorter ups and downs are not in it"
 
 
 FORMAT = TraceFormat(NAME, recognises, read)
@@ -255,7 +317,7 @@ def _read_file(log: Log, source: SourceFile, own: int) -> None:
     for line in lines(source.path):
         for text in line.text.split("\r"):
             _take(log, text[:LONGEST], own)
-        if len(log.rows) > MOST_STEPS:
+        if len(log.rows) + len(log.ticks) > MOST_STEPS:
             raise TraceError(f"{source.path}: only the first {MOST_STEPS} steps were read")
 
 
@@ -277,10 +339,11 @@ def _take(log: Log, text: str, own: int) -> None:
     if said is None or (log.kind and kind != log.kind and kind == "progress bar"):
         return
     if log.kind == "progress bar" != kind:
-        log.rows.clear()
-        log.last.clear()
+        log.ticks.clear()
     log.kind = kind
-    if rank < MOST_RANKS:
+    if rank < MOST_RANKS and kind in KINDS and KINDS[kind].coarse and said.clock_s < LATEST_S:
+        log.ticks.append(progress.Tick(rank, said.number, said.total, said.clock_s))
+    elif rank < MOST_RANKS:
         _enter(log, rank, said)
 
 

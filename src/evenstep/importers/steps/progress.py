@@ -1,0 +1,150 @@
+"""Steps of counters whose clock shows whole seconds: progress bars, and the `wall` of fairseq.
+
+Rows are the mean of as many steps as make the clock's resolution small. Of several bars in a log
+(epochs, evaluations, loading of data) one is the training: of those that take most of the time, the
+one with most steps.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+COARSE_S = 30.0  # shortest interval of a row: a second is little of it
+SHORTEST_S = 3.0  # of all that a bar shows
+MAIN = 0.5  # share of the longest bar's time that a bar of training has at least
+MIXED = 0.2  # share of lines of other processes
+RESTARTED = 0.5  # share of the time shown before that a bar which begins anew has at most
+
+Row = tuple[int, int, float, float]  # rank, step, start and seconds
+
+
+class Tick(NamedTuple):
+    """A counter when a line was printed."""
+
+    rank: int
+    number: int
+    total: int  # of the bar; 0: unknown
+    elapsed_s: float
+
+    @property
+    def ends(self) -> bool:
+        """Whether the bar is complete."""
+        return 0 < self.total == self.number
+
+
+Bars = dict[int, dict[int, list[list[Tick]]]]  # lines from a bar's beginning on, by total and rank
+
+
+def rows(ticks: Sequence[Tick], limits: list[str]) -> tuple[list[Row], float]:
+    """The rows of the bar that is the training's, and the seconds per rank of repeated steps."""
+    total = _main(_runs(ticks)[0])
+    bars, mixed = _runs(list(_without_others(ticks, total)))
+    if mixed[total] > MIXED * sum(tick.total == total for tick in ticks):
+        limits.append(
+            "several processes write the same progress bar without their rank: the steps of one "
+            "are taken; start each with a log of its own (torchrun --log-dir)"
+        )
+    told = [_of_rank(runs) for runs in bars[total].values()]
+    lost_s = sum(lost for _, lost in told) / len(told)
+    return [row for found, _ in told for row in found], lost_s
+
+
+def _without_others(ticks: Iterable[Tick], total: int) -> Iterator[Tick]:
+    """The lines, with the clock of the training's bar less what others took to their end in it."""
+    last: dict[int, Tick] = {}
+    others: dict[int, dict[int, float]] = {}
+    paused_s: dict[int, float] = {}
+    for tick in ticks:
+        rank = tick.rank
+        if tick.total != total:
+            if tick.ends:
+                others.setdefault(rank, {})[tick.total] = tick.elapsed_s
+            yield tick
+            continue
+        gap_s = tick.elapsed_s - last[rank].elapsed_s if rank in last else -1.0
+        taken_s = min(sum(others.pop(rank, {}).values()), gap_s)
+        paused_s[rank] = paused_s.get(rank, 0.0) + taken_s if gap_s >= 0 else 0.0
+        last[rank] = tick
+        yield tick._replace(elapsed_s=tick.elapsed_s - paused_s[rank])
+
+
+def _runs(ticks: Iterable[Tick]) -> tuple[Bars, Counter[int]]:
+    """The lines of each bar from each of its beginnings on, and the number of lines that are of
+    other processes, by total."""
+    bars: Bars = {}
+    mixed: Counter[int] = Counter()
+    previous = None
+    for tick in ticks:
+        runs = bars.setdefault(tick.total, {}).setdefault(tick.rank, [[]])
+        last = runs[-1][-1] if runs[-1] else None
+        closed = last and last is previous and last.ends and tick.ends  # shown again at its end
+        if last is None or _follows(tick, last):
+            runs[-1].append(tick)
+        elif _begins_anew(tick, last):
+            runs += [] if closed and (len(runs[-1]) > 1 or tick == last) else [[tick]]
+        else:
+            mixed[tick.total] += 1
+        previous = runs[-1][-1]
+    return bars, mixed
+
+
+def _follows(tick: Tick, last: Tick) -> bool:
+    ascends = tick.number >= last.number and tick.elapsed_s >= last.elapsed_s
+    return ascends and not last.ends
+
+
+def _begins_anew(tick: Tick, last: Tick) -> bool:
+    """Whether a bar begins again, rather than being that of another process."""
+    less = tick.number <= last.number and tick.elapsed_s <= RESTARTED * last.elapsed_s
+    return last.ends or less
+
+
+def _main(bars: Bars) -> int:
+    """The total of the bar that is the training's."""
+    ends = {total: [run[-1] for runs in ranks.values() for run in runs]
+            for total, ranks in bars.items()}  # fmt: skip
+    spent = {total: sum(tick.elapsed_s for tick in ticks) for total, ticks in ends.items()}
+    long = [total for total in bars if spent[total] >= MAIN * max(spent.values())]
+    return max(long, key=lambda total: sum(tick.number for tick in ends[total]))
+
+
+def _of_rank(runs: Sequence[Sequence[Tick]]) -> tuple[list[Row], float]:
+    """Rows of one rank's bars, one after the other. One that ended is followed by another epoch,
+    one that did not by steps that are done again."""
+    found: list[Row] = []
+    before = 0
+    lost_s = clock_s = 0.0
+    for at, run in enumerate(runs):
+        last = runs[at - 1][-1] if at else None
+        if last and last.ends:
+            before += last.number
+        elif last and found:
+            lost_s += (last.number - run[0].number) * found[-1][3]
+            found = [row for row in found if row[1] <= before + run[0].number]
+        found += [
+            (tick.rank, before + tick.number, clock_s + tick.elapsed_s - seconds, seconds)
+            for tick, seconds in _of_run(run, resumed=bool(last and not last.ends))
+        ]
+        clock_s += run[-1].elapsed_s
+    return found, lost_s
+
+
+def _of_run(run: Sequence[Tick], *, resumed: bool) -> Iterator[tuple[Tick, float]]:
+    """Lines and the seconds of a step up to each, from as far back as the clock is exact."""
+    marks = [run[0]]
+    for tick in run[1:]:
+        if tick.number > marks[-1].number and tick.elapsed_s >= marks[-1].elapsed_s + COARSE_S:
+            marks.append(tick)
+    if run[-1].number > marks[-1].number:
+        marks[max(len(marks) - 1, 1) :] = [run[-1]]
+    whole_s = marks[-1].elapsed_s - marks[0].elapsed_s
+    for start, end in pairwise(marks if whole_s >= SHORTEST_S else []):
+        yield end, (end.elapsed_s - start.elapsed_s) / (end.number - start.number)
+    if whole_s < SHORTEST_S <= run[-1].elapsed_s and run[-1].ends and not resumed:
+        yield (
+            run[-1],
+            (run[-1].elapsed_s + 0.5) / run[-1].number,
+        )  # its seconds are cut, not rounded
