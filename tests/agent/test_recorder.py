@@ -199,13 +199,15 @@ def test_time_without_a_core_is_not_our_cost():
     assert cost.each_ns < 10_000_000
 
 
-def test_what_reading_the_clock_costs_is_not_our_cost(monkeypatch):
-    monkeypatch.setattr(recording, "READING_NS", 400)
+def test_reading_the_clock_is_paid_for_by_the_calls_that_are_sampled_alone(monkeypatch):
+    """All calls cost 200 ns, and one in 17 four readings of 340 ns as well: two of these are within
+    the two intervals that are measured."""
+    monkeypatch.setattr(recording, "READING_NS", 340)
     cost = OwnCost()
-    cost.add(1000, readings=2)
-    assert cost.each_ns == 200
+    cost.add(200 + 2 * 340, readings=2)
+    assert cost.each_ns == 200 + 4 * 340 // 17
     cost.add(100, readings=2)
-    assert cost.each_ns == 100
+    assert cost.each_ns == 280 // 2
 
 
 def test_group_ranks_become_global_ones_where_they_are_known(group):

@@ -279,10 +279,11 @@ struct Session {
     return words[word].fetch_add(value, std::memory_order_relaxed);
   }
 
-  // Add a sample of our cost, measured in `readings` intervals of the thread's time.
+  // Add a sample of our cost, measured in `readings` intervals of the thread's time: each includes a
+  // reading of its clock, and both of its readings are paid for where calls are sampled.
   void spent(Word total, uint64_t ns, uint64_t readings) {
     static const uint64_t reading = reading_ns();
-    add(total, ns - std::min(ns, readings * reading));
+    add(total, ns - std::min(ns, readings * reading * (COST_EVERY - 2) / COST_EVERY));
     add(Word(total + 1), 1);
   }
 
