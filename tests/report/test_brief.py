@@ -156,6 +156,7 @@ def test_who_hung_is_not_said_again_of_those_that_entered_different_calls(
 def test_where_the_late_rank_was_stands_below_the_reason(diagnosis: Diagnosis) -> None:
     diagnosis.findings[:] = [worded(diagnosis.findings[0])]
     assert any("loader.py:12 fetch (90 % of samples)" in line for line in lines(diagnosis))
+    assert "- In: loader.py:12 fetch (90 % of samples)" in markdown.render(diagnosis)
 
 
 def test_a_remedy_that_gives_nothing_back_is_not_advised(diagnosis: Diagnosis) -> None:

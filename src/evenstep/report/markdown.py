@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.diagnose.sentences import best, partial, sureness, verdict
+from evenstep.report.terminal.brief import seen_in
 from evenstep.report.terminal.terminal import step_time, where
 from evenstep.words import percent, printable
 
@@ -24,7 +25,8 @@ def _lines(diagnosis: Diagnosis) -> Iterator[str]:
     change = f" ({said.change})" if said.change else ""
     yield f"**{_text(said.head)}**{change}"
     yield ""
-    for label, text in (("Why", said.why), ("Do", said.action)):
+    place = "" if said.healthy or not diagnosis.findings else seen_in(diagnosis.findings[0])
+    for label, text in (("Why", said.why), ("Do", said.action), ("In", place)):
         if text:
             yield f"- {label}: {_text(text)}"
     yield f"- {step_time(diagnosis, brief=True)}"
