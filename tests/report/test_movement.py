@@ -51,7 +51,7 @@ def test_regimes_that_alternate_are_named_with_their_period() -> None:
     shares = {"compute": 0.3, "transfer": 0.0, "wait": 0.7, "input": 0.0}
     (line,) = said(regimes={"shares": shares, "changes": 24, "period_steps": 8.0})
     assert line == (
-        "steps are bound by waiting in 70 %, by compute in 30 % of them, with 24 changes; "
+        "steps are bound by waiting in 70 %, by own work in 30 % of them, with 24 changes; "
         "the pattern repeats every 8 steps"
     )
 

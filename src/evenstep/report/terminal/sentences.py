@@ -43,7 +43,7 @@ def regimes(found: Mapping[str, Any]) -> Iterator[str]:
     if len(shares) < 2:
         return
     order = sorted(shares, key=lambda name: -shares[name])
-    named = {"wait": "waiting"}  # the others are called what they are
+    named = {"wait": "waiting", "compute": "own work"}  # also where no phases were recorded
     parts = [f"{named.get(name, name)} in {percent(shares[name])}" for name in order]
     changes = plural(found["changes"], "change")
     text = f"steps are bound by {', by '.join(parts)} of them, with {changes}"
