@@ -109,7 +109,9 @@ class _World:
         free = self.repaired_at[rows].argmin(axis=1)
         self.repaired_at[rows, free] = self.now[rows] + self.job.repair_ns
         self._wait(broken)
-        self.up_at = np.where(which, self.now + self.job.down_ns, self.up_at)
+        self.up_at = np.where(
+            which, self.now + self.job.detect_ns + self.job.restart_ns, self.up_at
+        )
         self.fail_at = np.where(which, self.now + self._gap(self.job.mtbf_ns), self.fail_at)
 
     def _wait(self, which: NDArray[np.bool_]) -> None:

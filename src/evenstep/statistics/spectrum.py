@@ -6,7 +6,6 @@ series; there the places of the high values tell more (`pulses`).
 
 from __future__ import annotations
 
-from math import exp, lgamma, log
 from typing import NamedTuple
 
 import numpy as np
@@ -153,26 +152,21 @@ def pulses(series: Array) -> Pulses | None:
 
 
 def _by_chance(count: int, high: int, number: int, hit: int) -> float:
-    """Chance that of so many high values as unlikely a number lies on the places of any period."""
+    """Chance that of so many high values as unlikely a number lies on the places of any period: a
+    sum of hypergeometric tails."""
+    from scipy.special import gammaln  # when first asked: .1 s
 
-    def likelihood(number: int, hit: int) -> float:
-        others = _choices(count - number, high - hit)
-        return _choices(number, hit) + others - _choices(count, high)
+    def choices(of: int, chosen: Array) -> Array:
+        return np.asarray(gammaln(of + 1) - gammaln(chosen + 1) - gammaln(of - chosen + 1))
 
-    total = 0.0
+    def likelihood(number: int, hits: Array) -> Array:
+        others = choices(count - number, high - hits)
+        return choices(number, hits) + others - choices(count, np.array(high))
+
+    total, most = 0.0, likelihood(number, np.array(hit)) + 1e-9
     for period in range(2, count // FEWEST_PULSES + 1):
         fewer, more = divmod(count, period)
         for places, begins in ((fewer, period - more), (fewer + 1, more)):
-            for hits in range(min(places, high), -1, -1):
-                chance = likelihood(places, hits)
-                if chance > likelihood(number, hit) + 1e-9:
-                    break
-                total += begins * exp(chance)
+            tail = likelihood(places, np.arange(min(places, high), -1, -1))
+            total += begins * float(np.exp(tail[np.minimum.accumulate(tail <= most)]).sum())
     return total
-
-
-def _choices(of: int, chosen: int) -> float:
-    """Logarithm of the binomial coefficient."""
-    if not 0 <= chosen <= of:
-        return -log(2) * 1074
-    return lgamma(of + 1) - lgamma(chosen + 1) - lgamma(of - chosen + 1)

@@ -39,7 +39,7 @@ _REASONS_BEFORE_535 = "nvmlDeviceGetCurrentClocksThrottleReasons"
 
 class NvmlSource(Source):
     """`gpu.*` of one GPU in torch's numbering, or of all visible ones, in PCI order: CUDA's order
-    differs on a host with different models. `missing`: metrics that a GPU lacks."""
+    differs on a host with different models. Metrics that a GPU lacks are left out."""
 
     name = "nvml"
 
@@ -50,7 +50,6 @@ class NvmlSource(Source):
         library: Any = None,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
-        self.missing: dict[str, str] = {}  # metric: reason
         self._device_index = device_index
         self._library = library
         self._environ = environ
@@ -81,26 +80,27 @@ class NvmlSource(Source):
             self._nvml = None
 
     def _of(self, nvml: Nvml, index: int, handle: Handle) -> list[Reading]:
-        found: list[Reading] = []
-        for metric, function, selectors, wide, factor in _READINGS:
-            value = self._ask(metric, partial(nvml.number, function, handle, *selectors, wide=wide))
-            if value is not None:
-                found.append((metric, index, value * factor))
-        busy = self._ask("gpu.busy_percent", partial(nvml.busy_percent, handle))
-        if busy is not None:
-            found.append(("gpu.busy_percent", index, busy))
-        reasons = self._ask("gpu.throttle_reasons_bits", partial(_reasons, nvml, handle))
+        calls: list[tuple[str, float, Callable[[], int]]] = [
+            (metric, factor, partial(nvml.number, function, handle, *selectors, wide=wide))
+            for metric, function, selectors, wide, factor in _READINGS
+        ]
+        calls.append(("gpu.busy_percent", 1, partial(nvml.busy_percent, handle)))
+        asked = ((metric, factor, _ask(call)) for metric, factor, call in calls)
+        found = [
+            (metric, index, value * factor) for metric, factor, value in asked if value is not None
+        ]
+        reasons = _ask(partial(_reasons, nvml, handle))
         return found if reasons is None else found + throttling(index, reasons)
 
-    def _ask(self, metric: str, call: Callable[[], int]) -> int | None:
-        """The value of a call, None if it fails; a lost GPU ends the source."""
-        try:
-            return call()
-        except NvmlError as error:
-            if error.code == GPU_IS_LOST:
-                raise SourceUnavailable(str(error)) from error
-            self.missing[metric] = str(error)
-            return None
+
+def _ask(call: Callable[[], int]) -> int | None:
+    """The value of a call, None if it fails; a lost GPU ends the source."""
+    try:
+        return call()
+    except NvmlError as error:
+        if error.code == GPU_IS_LOST:
+            raise SourceUnavailable(str(error)) from error
+        return None
 
 
 def _reasons(nvml: Nvml, handle: Handle) -> int:

@@ -117,11 +117,6 @@ class OperatingConditions:
         if self.slowdown < 1:
             raise ConfigError(f"slowdown must be at least 1, found {self.slowdown:g}")
 
-    @property
-    def down_ns(self) -> float:
-        """From a failure until training resumes, given a node."""
-        return self.detect_ns + self.restart_ns
-
 
 class Goodput(NamedTuple):
     """Shares of wall time; the six sum to 1. `useful` is the goodput."""
@@ -152,8 +147,9 @@ def expected_goodput(job: OperatingConditions) -> Goodput:
     slow = -math.expm1(-job.notice_ns / job.slow_every_ns) if job.slowdown > 1 else 0.0
     stretch = 1 + slow * (job.slowdown - 1) / (slow + (1 - slow) * job.slowdown)
     base = checkpoints.shares(
-        job.write_ns, job.mtbf_ns, interval=job.interval_ns * stretch, restart=job.down_ns
-    )
+        job.write_ns, job.mtbf_ns, interval=job.interval_ns * stretch,
+        restart=job.detect_ns + job.restart_ns,
+    )  # fmt: skip
     swaps = (1 - slow) / job.slow_every_ns if job.slowdown > 1 else 0.0
     planned = swaps * job.restart_ns / (1 + swaps * job.restart_ns)
     running = (1 - waiting) * (1 - planned)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -202,9 +203,10 @@ class StepRows:
         self, number: int, ranks: Array, partitions: tuple[tuple[str, Array], ...], samples: int
     ) -> None:
         self._number, self._ranks, self._samples = number, ranks, samples
-        self._groups = {_key(members): index for index, (_, members) in enumerate(partitions, 1)}
+        named = enumerate(partitions, 1)
+        self._groups = {_key(members): index for index, (_, members) in named}
         self._partitions = partitions
-        self._known: dict[int, int] = {}
+        self._group = cache(self._group_of)
 
     def rows(self, done: FinishedStep, work: Array, held: Array) -> list[RecordRow]:
         """Rows of the step itself, then of everything in it."""
@@ -263,18 +265,13 @@ class StepRows:
             parts=flow.members.shape[1], group=self._group(flow), flags=flags,
         )]  # fmt: skip
 
-    def _group(self, flow: Flow) -> int:
+    def _group_of(self, flow: Flow) -> int:
         """Number of the flow's partition, in whatever order its ring has the members."""
-        if id(flow) not in self._known:
-            ordered = _key(np.sort(flow.members, axis=1))
-            self._known[id(flow)] = self._groups.get(_key(flow.members)) or self._groups.get(
-                ordered, 1
-            )
-        return self._known[id(flow)]
+        return self._groups.get(_key(flow.members), 1)
 
 
 def _key(members: Array) -> tuple[object, ...]:
-    return members.shape, members.tobytes()
+    return members.shape, np.sort(members, axis=1).tobytes()
 
 
 def pauses(done: FinishedStep) -> list[Extra]:

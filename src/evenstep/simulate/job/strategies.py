@@ -7,6 +7,7 @@ ranks between reading the parameters and applying it. It indicates stability, ne
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Any, NamedTuple
 
@@ -15,7 +16,6 @@ import numpy as np
 from evenstep.documents import Amount, Natural, Portion, Positive
 from evenstep.pacing import Pacer, PacerSettings, Reason, Slowest, StepObservation
 from evenstep.scenario.scenario import Scenario
-from evenstep.simulate.formulas.strategies import stable_step_share
 from evenstep.simulate.job.graph import FinishedStep
 from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Actuator, Flag, Kind
@@ -93,6 +93,15 @@ def convergence(
     each = (staleness.mean, staleness.p99) if staleness else ()
     mean, tail = map(stable_step_share, each) if each else (None, None)
     return Convergence(staleness, mean, tail, local_steps, discarded)
+
+
+def stable_step_share(staleness: float) -> float:
+    """Largest stable step size on a quadratic, ÷ that of fresh gradients: sin(π/(4τ+2)).
+
+    Delayed gradient descent x' = x − ηλ x(t−τ) is stable iff ηλ < 2 sin(π/(2(2τ+1))) (Levin and May
+    1976); fresh gradients allow 2. An indicator of stability, never of accuracy.
+    """
+    return math.sin(math.pi / (4 * staleness + 2))
 
 
 # -- pacing ----------------------------------------------------------------------------------------
