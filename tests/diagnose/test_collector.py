@@ -62,6 +62,17 @@ def test_collecting_at_the_same_step_everywhere_has_no_culprit():
     assert not any(finding.where.ranks for finding in diagnose(world.trace()).findings)
 
 
+def test_long_collections_in_turns_are_not_aligned_though_short_ones_are(worst):
+    """A young collection of all ranks in every step, and a full one of each rank in its turn."""
+    table = World().everywhere()
+    table[3:] = 2 * MS
+    for rank in range(4):
+        table[4 + 3 * rank :: 12, rank] = PAUSE_NS
+    finding = worst(World(noise=0.005).delayed(Phase.BACKWARD, table, collector=True))
+    assert "aligned" not in finding.cause
+    assert sorted(finding.where.ranks) == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize("called", [False, True])
 def test_what_the_script_calls_itself_is_not_advised_away_by_switching_the_collector_off(
     called, worst

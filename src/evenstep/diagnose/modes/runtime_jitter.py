@@ -15,7 +15,7 @@ from evenstep.diagnose.graph.structure import Graph
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import WORK_PHASES, Cause
 from evenstep.diagnose.lateness.thresholds import FEWEST_STEPS
-from evenstep.diagnose.levels import FEWEST, MOST, NAMED, NEARLY_ALL, SEVERAL
+from evenstep.diagnose.levels import FEWEST, LOW, MOST, NAMED, NEARLY_ALL, SEVERAL
 from evenstep.diagnose.measure.grid import during
 from evenstep.diagnose.measure.hosts import Contention, growth
 from evenstep.diagnose.modes.intervention import (
@@ -88,10 +88,10 @@ def _collector(case: Case) -> list[Finding]:
         return []
     share = case.share(case.loss(cells, Cause.COLLECTOR))
     away = "fewer_calls" if _is_called_by_script(case, cells) else "away"
-    at_once = int(np.count_nonzero(np.all(cells, axis=1))) * cells.shape[1]
-    pause = float(case.grid.pause_ns[cells].mean())
-    if at_once > np.count_nonzero(cells) / 2:  # no rank waits, but the pauses take time
-        paused = np.any(cells, axis=1)
+    pause, paused = float(case.grid.pause_ns[cells].mean()), np.any(cells, axis=1)
+    pauses = case.grid.pause_ns[paused]
+    at_once = np.quantile(pauses, LOW, axis=1, method="lower")  # of nearly all ranks
+    if at_once.sum() > MOST * pauses.max(axis=1).sum():  # no rank waits, but the pauses take time
         return finding_of(
             case, "runtime_jitter.aligned", Gain(share, case.relieved(cells, Cause.COLLECTOR)),
             numbers={"steps": float(paused.mean()), "pause": pause},
