@@ -1,8 +1,4 @@
-"""`thermal_drift`: the own work of one rank or one node grows slowly, that of others does not.
-
-Devices slow down as they heat. Where hosts compute and no clock is known to have fallen, what a
-program accumulates (a list, a cache, a log) is as likely, and quicker to look at.
-"""
+"""`thermal_drift`: the own work of one rank or one node grows slowly, that of others does not."""
 
 from __future__ import annotations
 
