@@ -83,6 +83,18 @@ def test_the_switch_between_gpus_reduces_where_it_can():
     assert set_up(able).flows[0].algorithm == "nvls"
 
 
+@pytest.mark.parametrize(("asked", "operation", "used"), [
+    ("nvls", "all_reduce", "ring"), ("hierarchical", "all_reduce", "ring"),
+    ("tree", "all_gather", "ring"), ("ring", "all_to_all", "direct"),
+    ("tree", "all_reduce", "tree"),
+])  # fmt: skip
+def test_a_collective_is_called_by_what_carries_it_out(asked, operation, used):
+    """On nodes of one GPU no switch reduces and no level is below the nodes."""
+    sets = ("cluster.nodes=4", "work.kind=collective", "work.gradient_bytes=1GB")
+    sets += (f"work.operation={operation}", f"collectives.algorithm={asked}")
+    assert set_up(scenario(*sets)).flows[0].algorithm == used
+
+
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 def test_what_is_on_the_links_is_what_was_sent_over_them(algorithm):
     """On a switch every byte is on the card that sends it and on the one that receives it."""

@@ -141,9 +141,11 @@ class CollectiveLibrary:
 def lay_on(
     network: Network, placement: Placement, request: Request, algorithm: str, launch_ns: float = 0.0
 ) -> Flow:
-    """Lay a collective on the network with one algorithm."""
+    """Lay a collective on the network with one algorithm, or what stands in where it has none."""
     pattern = collectives.lay_out(algorithm, request)
-    return _flow(network, placement, request, algorithm, pattern, launch_ns)
+    is_ring = len(pattern) == 1 and pattern[0].ring is not None
+    name = "direct" if request.operation == "all_to_all" else "ring" if is_ring else algorithm
+    return _flow(network, placement, request, name, pattern, launch_ns)
 
 
 def _flow(

@@ -73,9 +73,8 @@ def _nodes(scenario: Scenario, ranks: int) -> int:
         other.node_count if not other.nodes else len(nodes_in(other.nodes, "neighbours.nodes"))
         for other in _neighbours(scenario, ranks)
     )
-    cluster, given = scenario.cluster, [other for other in scenario.neighbours if other.nodes]
-    growth = _growth(scenario, ranks)
-    if given or cluster.kinds or scenario.fabric.changes:
+    cluster, growth = scenario.cluster, _growth(scenario, ranks)
+    if cluster.kinds or scenario.fabric.changes or any(one.nodes for one in scenario.neighbours):
         growth = max(growth, 1.0)
     return max(_need(scenario, ranks) + others, math.ceil(cluster.nodes * growth))
 
