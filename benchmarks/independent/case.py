@@ -122,7 +122,7 @@ class Case:
     def write(self, folder: Path) -> list[Path]:
         """Leave the trace of the run in a folder; the folders that are to be diagnosed together."""
         job = self.recorded
-        nic = self.spec.net_gbyte * 8 * 1.15 if self.labels.get("nic", True) else None
+        nic = job.uplink_gbyte * 8 * 1.15 if self.labels.get("nic", True) else None
         spool.write(
             folder, job.machine.tape, job.comms, job.cluster(nic_gbps=nic),
             backend="nccl" if self.spec.on_device else "gloo", run_id=f"case-{self.number}",

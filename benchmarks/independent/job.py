@@ -228,6 +228,15 @@ class Job:
             self.names.append(text)
         return self.names.index(text) + 1
 
+    @property
+    def uplink_gbyte(self) -> float:
+        """What a node's link carries while all groups of a communicator move data at once, at the
+        rate that each of them has; of several communicators the least."""
+        across = [comm for comm in self.comms if comm.link == "net" and comm.sequence]
+        through = [[np.unique(row) for row in self.node[comm.members]] for comm in across]
+        beside = (np.bincount(np.concatenate(nodes)).max() for nodes in through)
+        return self.spec.net_gbyte * int(min(beside, default=1))
+
     # -- clocks ----------------------------------------------------------------------------------
 
     def cluster(self, *, nic_gbps: float | None = None, facts: dict | None = None) -> Cluster:
