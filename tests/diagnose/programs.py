@@ -22,7 +22,8 @@ from tests.diagnose.synthetic import BOOT_NS, MS, TYPES
 class Do(NamedTuple):
     """An instruction: work, enter (a collective behind the thread), call (one that blocks), wait
     (for all entered), next (wait for the first of those entered), send, receive, shift (send to the
-    next rank, receive from the one before, work meanwhile, and wait for both)."""
+    next rank, receive from the one before, work meanwhile, and wait for both), read (a host waits
+    for its device)."""
 
     what: str
     ns: float = 0.0
@@ -109,11 +110,16 @@ class _Run:
         if do.what == "work":
             factor = self.job.slow.get(rank, 1.0) * self.spread[rank] * draws[rank, at]
             length = do.ns * max(factor, 0.0)
-            self._phase(rank, do.phase, self.now[rank], self.now[rank] + length, length)
+            begun, took = self.now[rank], length
             self.now[rank] += length
             if self.job.issue_ns:
-                self.issued[rank] += self.job.issue_ns(self.step, rank)
+                begun, took = self.issued[rank], self.job.issue_ns(self.step, rank)
+                self.issued[rank] += took
                 self.now[rank] = max(self.now[rank], self.issued[rank] + 10_000)
+            self._phase(rank, do.phase, begun, begun + took, took)
+            return True
+        if do.what == "read":
+            self.issued[rank] = max(self.issued[rank], self.now[rank])
             return True
         if do.what in ("wait", "next"):
             return self._wait(rank, len(self.open[rank]) if do.what == "wait" else 1)

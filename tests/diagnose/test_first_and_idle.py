@@ -112,6 +112,17 @@ def test_a_host_that_is_half_a_millisecond_ahead_after_long_work_is_no_launch():
     assert "Launch-bound" not in {finding.title for finding in diagnose(job.run().trace()).findings}
 
 
+def test_a_device_that_its_host_has_just_waited_for_is_no_launch():
+    """Hosts issue work of 10 ms in 4 ms and read its loss: the all-reduce behind it is issued late,
+    but the device had been busy until then."""
+    layer = [Do("work", 10 * MS), Do("read"), Do("call", group=0)]
+    job = Job(
+        ranks=4, groups=[("default_pg", (0, 1, 2, 3))], program=lambda _: 6 * layer, device=True,
+        noise=0.01, issue_ns=lambda *_: 4 * MS,
+    )  # fmt: skip
+    assert "Launch-bound" not in {finding.title for finding in diagnose(job.run().trace()).findings}
+
+
 def test_where_hosts_are_ahead_in_a_small_part_only_the_cost_lies_between_nothing_and_all():
     """Layers of 6 and 12 ms are issued in 13 ms, each with a transfer of 2 ms beside it."""
     job = replace(prefetched(), transfer=lambda *_: 2 * MS, issue_ns=lambda *_: 13 * MS)

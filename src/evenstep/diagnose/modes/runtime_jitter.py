@@ -7,11 +7,11 @@ from typing import NamedTuple
 import numpy as np
 
 from evenstep.diagnose.finding import Evidence, Finding, Where
-from evenstep.diagnose.graph.build import BUSY
+from evenstep.diagnose.graph.build import BUSY, of_hosts
 from evenstep.diagnose.graph.entries import entered_on_device
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.graph.streams import LAUNCH_NS, TELLING
-from evenstep.diagnose.graph.structure import Graph
+from evenstep.diagnose.graph.structure import Graph, TimeLine
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import WORK_PHASES, Cause
 from evenstep.diagnose.lateness.thresholds import FEWEST_STEPS
@@ -29,7 +29,7 @@ from evenstep.diagnose.modes.intervention import (
 from evenstep.diagnose.modes.synchronization import of_slow_steps, slow_together
 from evenstep.diagnose.sentences import say
 from evenstep.statistics.interval import MOST_CERTAIN, Share
-from evenstep.trace.columns import Array
+from evenstep.trace.columns import Array, begins, running_maximum
 from evenstep.trace.spool.layout import Flag, Kind, Phase
 from evenstep.words import plural
 
@@ -272,9 +272,29 @@ def _issues(case: Case) -> _LateIssues:
     free_ns = _unrecorded_ns(case) * np.where(profiled[lane], 1.0, late)
     if profiled.any():
         return _LateIssues(True, late, free_ns, free_ns, np.ones(len(own), bool))
-    work, known = _work_when_late(case, late)
+    free_ns = np.minimum(free_ns, _issuing_ns(case))
+    work, known = _work_when_late(case, late, own - free_ns)
     idle_ns = np.minimum(free_ns, np.maximum(own - work, 0.0))
     return _LateIssues(False, late, free_ns, idle_ns, known)
+
+
+def _issuing_ns(case: Case) -> Array:
+    """How long each row's host had been in phases of its program without a break when it issued the
+    entry, (rows,), ns: in a break it may have waited for its device, which was busy until then.
+    Unlimited where no phases are recorded."""
+    graph, phases = case.costs.graph, case.grid.records.of_kind(Kind.PHASE)
+    rows, phases = graph.rows, phases.select(phases.op != int(Phase.SYNC))
+    found = of_hosts(phases, case.grid.clocks, case.grid.ranks, graph.host_ahead_ns)
+    if not len(found.cell):
+        return np.full(len(rows), np.inf)
+    lane, start, end = (one[np.lexsort([found.start, found.cell])] for one in found)
+    reach = running_maximum(end, lane)
+    breaks = begins(lane) | (start > np.append(0, reach[:-1]) + LAUNCH_NS)
+    since = start[np.maximum.accumulate(np.where(breaks, np.arange(len(lane)), 0))]
+    issued = rows.at_ns - np.maximum(rows.slack_ns, 0)
+    last = TimeLine(lane, start).before(rows.lane, issued) - 1
+    inside = (last >= 0) & (lane[last] == rows.lane) & (issued <= reach[last] + LAUNCH_NS)
+    return np.where(inside, issued - since[last], np.where(np.isin(rows.lane, lane), 0.0, np.inf))
 
 
 def _late_issue(case: Case) -> list[Finding]:
@@ -289,7 +309,7 @@ def _late_issue(case: Case) -> list[Finding]:
     if few or not graph.device.any() or not told:
         return []
     lane, own, issues = graph.rows.lane, graph.own_ns, _issues(case)
-    late_ns = own * issues.late
+    late_ns = np.minimum(own, issues.free_ns) * issues.late
     whole, idle, ended = (
         np.bincount(lane, each, len(graph.ranks)) for each in (own, issues.idle_ns, late_ns)
     )
@@ -337,11 +357,12 @@ def _at_once(graph: Graph, own_ns: Array, lanes: Array | slice = ALL) -> Change:
     return Change(np.arange(len(own_ns)), own_ns, issues, took)
 
 
-def _work_when_late(case: Case, late: Array) -> tuple[Array, Array]:
+def _work_when_late(case: Case, late: Array, busy: Array) -> tuple[Array, Array]:
     """The device's work in each row's own time, of which an entry issued `late` tells only the
     host's; and where others at the same place, whose hosts were ahead, tell it. At other places it
     is the same part of the usual time as at these. Where these are few, that part is at most so
-    large, as hosts come to be ahead while work is long; and without any it is `COMPUTING`."""
+    large, as hosts come to be ahead while work is long; and without any it is `COMPUTING` of what
+    is not sure to be `busy`."""
     graph = case.costs.graph
     own, issues = graph.own_ns, graph.rows.slack_ns >= 0
     issues[np.unique(graph.rows.lane, return_index=True)[1]] = False  # beginnings are not recorded
@@ -366,8 +387,8 @@ def _work_when_late(case: Case, late: Array) -> tuple[Array, Array]:
         worked = float(np.minimum(work[told], usual[told]).sum() / usual[told].sum())
         most = own[told].sum() > MOST * own[late].sum()
         working = worked if most else min(worked, COMPUTING)
-    else:
-        usual = own  # nothing tells its noise from its host's
+    else:  # nothing tells its noise from its host's
+        return busy + working * (own - busy), known
     return np.where(known, work, np.minimum(working * usual, own)), known
 
 
