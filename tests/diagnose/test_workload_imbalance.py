@@ -286,6 +286,18 @@ def test_a_burst_of_one_rank_beside_sequences_of_different_lengths_is_no_batch()
     assert "workload_imbalance" in [finding.mode for finding in findings]
 
 
+def test_a_rank_that_is_slow_in_three_steps_of_ten_has_no_longer_data():
+    """Without phases, as in logs of calls, beside noise of 1 % in which another rank is last."""
+    world = World(ranks=8, steps=13, noise=0.01, phases=False)
+    extra = world.everywhere()
+    extra[[4, 7, 11], 5] = 20 * MS
+    for phase, ns in ((Phase.FORWARD, extra), (Phase.BACKWARD, 2 * extra)):
+        world = world.delayed(phase, ns, computing=True)
+    findings = diagnose(world.trace()).findings
+    assert (findings[0].mode, findings[0].where.ranks) == ("straggler", [5])
+    assert "workload_imbalance" not in [finding.mode for finding in findings]
+
+
 def test_sequences_are_told_from_a_long_stage_in_a_table():
     pipeline = replace(EVEN, dp=8)
     findings = diagnose(trace_from(pipeline.table(with_lengths(pipeline, 0.3)))).findings

@@ -185,16 +185,15 @@ def _forward_and_backward(case: Case) -> WorkVariation | None:
         return None
     over = np.stack([_relative(phase) for phase in phases[:2]], axis=2)
     forward = float(np.median(phases[0] / (phases[0] + phases[1])))
-    spent, _, noise = _weighted_sum(over, np.array([forward, 1 - forward]))
-    deviation = float(np.diff(np.quantile(spent, [0.25, 0.75]))[0]) / (2 * z(0.75))
+    spent, noise = _weighted_sum(over, np.array([forward, 1 - forward]))
+    deviation = _usual_deviation(spent)
     shared = (
         linear(rank_values(spent), rank_values(_relative(phases[2]))) if phases[2].all() else 0.0
     )
     if max(shared, 0.0) ** 2 > MOST:  # of the variance
         return WorkVariation(case.grid.ranks, spent, 0.0, deviation, 0.0)
     noise = 1 - (1 - noise) * (1 - max(shared, 0.0) ** 2)
-    # by ranks, which a few late cells do not make: lengths differ in all batches
-    correlation = linear(rank_values(over[:, :, 0]), rank_values(over[:, :, 1]))
+    correlation = _alike(over[:, :, 0], over[:, :, 1])
     return WorkVariation(case.grid.ranks, spent, correlation, deviation, noise)
 
 
@@ -209,24 +208,35 @@ def _stretches(case: Case) -> WorkVariation | None:
     weight = usual[:, long].mean(axis=0)
     weight = weight / weight.sum()
     over = _as_in_step(own[:, :, long] / usual[None, :, long])
-    spent, common, noise = _weighted_sum(over, weight)
+    spent, noise = _weighted_sum(over, weight)
     others = (spent[:, :, None] - weight * over) / (1 - weight)
-    correlation = np.median([linear(over[:, :, at], others[:, :, at]) for at in range(len(weight))])
-    ranks, deviation = graph.ranks[part.lanes], float(np.sqrt(common))
-    return WorkVariation(ranks, spent, float(correlation), deviation, noise)
+    correlation = np.median([_alike(over[:, :, at], others[:, :, at]) for at in range(len(weight))])
+    deviation = _usual_deviation(spent) * float(np.sqrt(1 - noise))
+    return WorkVariation(graph.ranks[part.lanes], spent, float(correlation), deviation, noise)
 
 
-def _weighted_sum(over: Array, weight: Array) -> tuple[Array, float, float]:
-    """The weighted sum of parts (steps, ranks, parts), the variance that these have in common, and
-    the share of its variance that is not: by one common factor (Spearman 1904), on which all parts
-    are taken to depend alike."""
+# by quartiles and by ranks, which a few late cells do not move: lengths differ in all batches
+
+
+def _usual_deviation(spent: Array) -> float:
+    return float(np.diff(np.quantile(spent, [0.25, 0.75]))[0]) / (2 * z(0.75))
+
+
+def _alike(one: Array, other: Array) -> float:
+    return linear(rank_values(one), rank_values(other))
+
+
+def _weighted_sum(over: Array, weight: Array) -> tuple[Array, float]:
+    """The weighted sum of parts (steps, ranks, parts), and the share of its variance that these do
+    not have in common: by one common factor (Spearman 1904), on which all parts are taken to depend
+    alike."""
     parts = (over - over.mean(axis=(0, 1))).reshape(-1, len(weight))
     deviation = np.maximum(parts.std(axis=0), 1e-12)
     correlation = (parts.T @ parts) / (len(parts) * deviation[:, None] * deviation)
     common = correlation[~np.eye(len(weight), dtype=bool)].mean().clip(0.0, 1.0)
     variance = float(common) * float(deviation @ weight) ** 2
     spent = over @ weight
-    return spent, variance, 1 - min(variance / max(float(spent.var()), 1e-12), 1.0)
+    return spent, 1 - min(variance / max(float(spent.var()), 1e-12), 1.0)
 
 
 def _relative(phase: Array) -> Array:
