@@ -368,6 +368,15 @@ def test_messages_sent_are_usually_not_waited_for():
     assert np.isnan(usual_shares(rows, table, found)).all()
 
 
+@pytest.mark.parametrize(("end", "waits"), [(4, [0, 0]), (25, [NAN, NAN])])
+def test_a_message_is_awaited_at_once_unless_the_program_receives_ahead(end, waits):
+    """The second of two is over before the next step's first is posted, or 5 ms later."""
+    rows, table, found = two(int(Op.SEND), int(Op.SEND), (5, end))
+    table = table.with_column("message", np.ones(24, bool))
+    share = usual_shares(rows, table, found)
+    assert share[:, 0].tolist() == pytest.approx(waits, nan_ok=True)
+
+
 @pytest.mark.parametrize(("end", "follows"), [(10, True), (9.99, True), (9.9, False)])
 def test_an_operation_that_ends_with_its_gap_runs_on_the_stream_of_compute(end, follows):
     rows, _, found = two(GATHER, REDUCE, (end, 4))

@@ -76,7 +76,7 @@ def shares_of(rows: Columns, operations: Columns, gaps: Gaps) -> Array:
     """How much of each kind's work is done before it waits, (kinds, FURTHEST), nan: no wait."""
     usual, share = (of(rows, operations, gaps) for of in (usual_shares, _shares_alike))
     received = operations.message[rows.operation[gaps.row - 1]] & np.isnan(gaps.computed)
-    sure = (means(received, gaps.kind) > MOST) & (share[:, 0] == 0)
+    sure = (means(received, gaps.kind) > MOST) & (share[:, 0] == 0) & (usual[:, 0] == 0)
     seen, told = _shares_by_idle_time(rows, gaps)
     share = np.where(told[:, None], seen, share)
     follows = _in_stream(rows, gaps)
@@ -115,6 +115,10 @@ def usual_shares(rows: Columns, operations: Columns, gaps: Gaps) -> Array:
     waits = means(~more & ~rows.sends[gaps.row - 1], gaps.kind) > MOST
     went_on = np.stack([means(gaps.lasted < over - CROSSING_NS, gaps.kind) for over in gaps.over])
     went_on = went_on > MINOR
+    received = operations.message[number] & ~rows.sends[gaps.row - 1]
+    ahead = received & (gaps.lasted < gaps.over[0] - CROSSING_NS)
+    if ahead.sum() > MINOR * received.sum():  # the program receives before it needs what comes
+        waits &= means(received, gaps.kind) <= MOST
     share = np.full((len(waits), FURTHEST), np.nan)
     share[waits & ~went_on[0], 0] = 0.0
     for ahead in range(1, FURTHEST):
@@ -133,14 +137,17 @@ def usual_shares(rows: Columns, operations: Columns, gaps: Gaps) -> Array:
 def _most_end_with(gaps: Gaps) -> Iterator[tuple[Array, Array]]:
     """For each entry ahead, the kinds of which most gaps, or most between the same two kinds of
     entries, end with its operation; and the part of their work that is done before they wait: all,
-    if other gaps between these last, too. Two of (kinds,)."""
+    if other gaps between these mostly last over twice as long as what follows that end here. Two of
+    (kinds,)."""
     after, soon = gaps.lasted - gaps.over, np.maximum(CROSSING_NS, TELLING * gaps.lasted)
     met = (after >= -CROSSING_NS) & (after <= soon) & ~(gaps.opens | gaps.idle)
     other: Array = ~np.asarray(met.any(axis=0))
-    lasts = means(other & (gaps.lasted > CROSSING_NS), gaps.pair) > MOST * means(other, gaps.pair)
-    for ahead in range(len(met)):
-        of_kind, of_pair = (means(met[ahead], number) for number in (gaps.kind, gaps.pair))
+    for ends, rest in zip(met, after, strict=True):
+        of_kind, of_pair = (means(ends, number) for number in (gaps.kind, gaps.pair))
         often = np.maximum(of_kind, of_pair[gaps.pairs])
+        follows = means(np.where(ends, rest, 0.0), gaps.pair) / np.maximum(of_pair, 1e-9)
+        long = MOST * gaps.lasted > np.maximum(follows, MOST * CROSSING_NS)[gaps.pair]
+        lasts = means(other & long, gaps.pair) > MOST * means(other, gaps.pair)
         yield often > MOST, lasts[gaps.pairs].astype(float)
 
 

@@ -55,16 +55,20 @@ class Gaps(NamedTuple):
             if not np.isnan(part).all():
                 yield over, part[self.kind]
 
+    @property
+    def soon(self) -> Array:
+        """How long after a wait a gap may end without having worked since: copies are short."""
+        return np.asarray(np.maximum(AT_ONCE_NS, TELLING * self.lasted))
+
     def work(self, share: Array) -> tuple[Array, Array]:
         """The work in each gap, and whether a wait or an idle device near its end hides how long it
-        took: what is done between, as copying out of what was gathered, is short."""
+        took."""
         work: Array = self.lasted
         unseen = self.idle
         for over, part in self.waits(share):
             rest = np.where(part < 1, 1 - part, np.nan)
             work = np.fmin(work, (self.lasted - over) / rest)
-            soon = np.maximum(AT_ONCE_NS, TELLING * self.lasted)
-            unseen = unseen | (part == 1) & (self.lasted <= over + soon)
+            unseen = unseen | (part == 1) & (self.lasted <= over + self.soon)
         told = ~np.isnan(self.computed)
         return np.where(told, self.computed, np.maximum(work, 0.0)), unseen & ~told
 
@@ -114,12 +118,14 @@ class Gaps(NamedTuple):
 
     def misfit(self, share: Array, pace: Array) -> tuple[Array, Array]:
         """Of each kind, the mean absolute difference of its gaps from what they would last in pace,
-        and its usual work. A gap in which the device was idle may be longer."""
+        and its usual work. A gap in which the device was idle may be longer, as one may that a wait
+        ends, by what follows it."""
         work, unseen = self.work(share)
         length = self.lengths(work / pace, unseen)
         work = np.where(np.isnan(self.computed), length[self.kind] * pace, self.computed)
         longer = self.lasted - self.expected(share, work)
-        apart = np.where(self.idle, np.maximum(-longer, 0.0), np.abs(longer))
+        copied = unseen & (longer <= self.soon)
+        apart = np.where(self.idle | copied, np.maximum(-longer, 0.0), np.abs(longer))
         return means(apart, self.kind), length
 
 
@@ -164,11 +170,11 @@ def best_shares(gaps: Gaps, share: Array, sure: Array, *others: Array) -> Array:
     known = int(some.kind.max(initial=-1)) + 1  # the other kinds have no gap in it
     unseen, sure = share[known:], sure[:known]
     share = share[:known]
-    never = np.where(sure[:, None], share, np.nan)
-    starts = [np.where(sure[:, None], share, one[:known]) for one in others]
+    never = np.full(share.shape, np.nan)
+    first, starts = share, [*(one[:known] for one in others), never, _with(never, 0, 0.0)]
     share, misfit = fit_shares(some, share, ~sure, WHOLE)
-    for start in (*starts, never, _with(never, 0, 0.0)):
-        other, rest = fit_shares(some, start, ~sure, WHOLE)
+    for start in starts:
+        other, rest = fit_shares(some, np.where(sure[:, None], first, start), ~sure, WHOLE)
         better = clearly(rest, misfit, AT_ONCE_NS)
         share = np.where(better[:, None], other, share)
         misfit = np.where(better, rest, misfit)
