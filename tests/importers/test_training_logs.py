@@ -465,6 +465,38 @@ def test_bars_of_several_processes_say_that_they_cannot_be_told_apart(opened):
     assert any("several processes write the same progress bar" in limit for limit in trace.limits)
 
 
-def test_a_bar_shown_again_at_its_end_is_no_further_epoch(opened):
-    text = "".join(bar(at, 20, 2 * at) for at in range(1, 21)) + bar(20, 20, 70)
+@pytest.mark.parametrize("between", ["", bar(5, 5, 9)])  # Lightning: after its validation
+def test_a_bar_shown_again_at_its_end_is_no_further_epoch(opened, between):
+    text = "".join(bar(at, 20, 2 * at) for at in range(1, 21)) + between + bar(20, 20, 70)
     assert max(seconds_of(opened(text))) == 20
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        # hiyouga/LLaMA-Factory#7396
+        ("[rank0]:[E321 02:07:08.408271257 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught "
+         "collective operation timeout: WorkNCCL(SeqNum=1580, OpType=ALLREDUCE)\n",
+         "give its flight recorder's dumps"),
+        # ROCm/rccl#2078
+        (" 17179869184 4294967296 float sum -1 89235 192.52 360.98 0 89189 192.62 361.17 0\n"
+         "# Avg bus bandwidth    : 142.652 \n", "give it from its beginning"),
+        # open-mpi/ompi#12318
+        ("# OSU MPI-CUDA Reduce Latency Test v7.3\n# Datatype: MPI_CHAR.\n1  53.34  24.80\n",
+         "measure with nccl-tests"),
+    ],
+)  # fmt: skip
+def test_what_is_known_but_not_read_says_what_to_give(opened, text, said):
+    with pytest.raises(EvenstepError, match=said):
+        opened(text)
+
+
+def test_lines_of_ranks_that_name_none_are_no_steps_done_again(opened):
+    """pytorch/examples#1032: two ranks print the same step, 3.895 and 3.892 s."""
+    text = "".join(
+        f"Epoch: [0][{at}/626]\tTime  {took} ( 3.075)\tData  2.053 ( 2.954)\tLoss 4.44e+00\n"
+        for at, took in ((625, 3.1), (625, 3.2), (626, 3.895), (626, 3.892))
+    )
+    trace = opened(text)
+    assert seconds_of(trace) == {625: 3.2, 626: 3.892}
+    assert "lost_work_s" not in trace.run

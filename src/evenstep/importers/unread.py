@@ -22,6 +22,11 @@ _KNOWN = (
      "a profile of rocprofv3, without groups of collectives", _PROFILE),
     ((), rb"\bcomm op: |\bComm\. Op\b",
      "a log of DeepSpeed's communication, without ranks and steps", _PROFILE),
+    ((), rb"Watchdog caught collective operation timeout", "a log of a timeout, not of its cause",
+     "give its flight recorder's dumps (TORCH_NCCL_TRACE_BUFFER_SIZE=2000, nccl_trace_rank_*)"),
+    ((), rb"# Avg bus bandwidth", "a log of nccl-tests without the names of its columns",
+     "give it from its beginning"),
+    ((), rb"^# OSU ", "a result of the OSU benchmarks", "measure with nccl-tests"),
     ((), rb'"log_history"', "a state of the Hugging Face Trainer, without times of steps",
      "give the log with its progress bar"),
 )  # fmt: skip

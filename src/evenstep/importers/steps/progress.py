@@ -80,26 +80,17 @@ def _runs(ticks: Iterable[Tick]) -> tuple[Bars, Counter[int]]:
     for tick in ticks:
         runs = bars.setdefault(tick.total, {}).setdefault(tick.rank, [[]])
         last = runs[-1][-1] if runs[-1] else None
-        closed = last and last is previous and last.ends and tick.ends  # shown again at its end
-        if last is None or _follows(tick, last):
+        if last and last.ends:
+            shown_again = tick.ends and (len(runs[-1]) > 1 or tick == previous)
+            runs += [] if shown_again else [[tick]]
+        elif not last or (tick.number >= last.number and tick.elapsed_s >= last.elapsed_s):
             runs[-1].append(tick)
-        elif _begins_anew(tick, last):
-            runs += [] if closed and (len(runs[-1]) > 1 or tick == last) else [[tick]]
+        elif tick.number <= last.number and tick.elapsed_s <= RESTARTED * last.elapsed_s:
+            runs.append([tick])
         else:
             mixed[tick.total] += 1
-        previous = runs[-1][-1]
+        previous = tick
     return bars, mixed
-
-
-def _follows(tick: Tick, last: Tick) -> bool:
-    ascends = tick.number >= last.number and tick.elapsed_s >= last.elapsed_s
-    return ascends and not last.ends
-
-
-def _begins_anew(tick: Tick, last: Tick) -> bool:
-    """Whether a bar begins again, rather than being that of another process."""
-    less = tick.number <= last.number and tick.elapsed_s <= RESTARTED * last.elapsed_s
-    return last.ends or less
 
 
 def _main(bars: Bars) -> int:
@@ -143,8 +134,6 @@ def _of_run(run: Sequence[Tick], *, resumed: bool) -> Iterator[tuple[Tick, float
     whole_s = marks[-1].elapsed_s - marks[0].elapsed_s
     for start, end in pairwise(marks if whole_s >= SHORTEST_S else []):
         yield end, (end.elapsed_s - start.elapsed_s) / (end.number - start.number)
-    if whole_s < SHORTEST_S <= run[-1].elapsed_s and run[-1].ends and not resumed:
-        yield (
-            run[-1],
-            (run[-1].elapsed_s + 0.5) / run[-1].number,
-        )  # its seconds are cut, not rounded
+    last = run[-1]
+    if whole_s < SHORTEST_S <= last.elapsed_s and last.ends and not resumed:
+        yield last, (last.elapsed_s + 0.5) / last.number  # the clock's seconds are cut

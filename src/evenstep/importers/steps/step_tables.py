@@ -217,11 +217,7 @@ def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -
     if not layout.durations and core == "time" and layout.step and _runs_back(rank, number, time):
         limits.append(f"{layout.time} does not grow from step to step: it is taken for durations")
         seconds = table.numbers[layout.time] * (unit or 1.0)
-        return [
-            _timed_steps(
-                rank, number, np.full(length, np.nan), seconds, part, np.full(length, True)
-            )
-        ]
+        return [_timed_steps(rank, number, np.full(length, np.nan), seconds, part)]
     if not layout.durations:
         return [_between(rank, number, time, part)]
     workers = {run: at for at, run in enumerate(runs)} if len(runs) > 1 else {}
@@ -233,16 +229,12 @@ def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -
         kinds, code = table.texts[layout.metric]
         values = table.numbers[layout.durations[0].name]
         known = [(at, one) for at, kind in enumerate(kinds) if (one := _duration(kind))]
-        return [
-            _timed_steps(
-                rank, number, time, values * one.unit_s, np.full(length, one.phase), code == at
-            )
-            for at, one in known
-        ] or [_between(rank, number, time, part)]
-    if (
-        layout.durations[0].name == layout.durations[0].run
-        and not _told_by_name(layout.file.path)[1]
-    ):
+        found = [_timed_steps(rank, number, time, values * one.unit_s,
+                              np.full(length, one.phase), code == at)
+                 for at, one in known]  # fmt: skip
+        return found or [_between(rank, number, time, part)]
+    first = layout.durations[0]
+    if first.name == first.run and not _told_by_name(layout.file.path)[1]:
         limits.append(f"{layout.file.path} names no unit of its durations: taken to be seconds")
     if relative := [each.name for each in layout.durations if each.name.endswith(RELATIVE)]:
         limits.append(f"{relative[0]} is a share of time: durations have no known unit")
@@ -253,8 +245,8 @@ def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -
     for each in layout.durations:
         seconds = table.numbers[each.name] * each.unit_s
         mine = np.full(length, workers[each.run]) if workers else rank
-        kind = np.where(part == WHOLE, each.phase, part)
         there = np.isfinite(seconds) | (len(layout.durations) == 1)
+        kind = np.where(part == WHOLE, each.phase, part)
         found.append(_timed_steps(mine, number, time, seconds, kind, there))
     return found
 
@@ -282,7 +274,7 @@ def _metrics(path: Path, own: int, limits: list[str]) -> list[Timed]:
         number, time, value = np.array(tags[tag]).T
         rank, part = np.full(len(time), own), np.full(len(time), duration.phase)
         seconds = value * duration.unit_s
-        rows.append(_timed_steps(rank, number, time, seconds, part, np.full(len(time), True)))
+        rows.append(_timed_steps(rank, number, time, seconds, part))
     if not told and tags:
         limits.append(f"{path} has no metric of durations: a step is taken to last until the next")
         number, time, _ = np.array(max(tags.values(), key=len)).T
@@ -292,12 +284,11 @@ def _metrics(path: Path, own: int, limits: list[str]) -> list[Timed]:
 
 def _timed_steps(
     rank: Array, number: Array, time: Array, seconds: Array, part: Array,
-    there: npt.NDArray[np.bool_],
+    there: npt.NDArray[np.bool_] | slice = slice(None),
 ) -> Timed:  # fmt: skip
     number = np.where(np.abs(number) < LARGEST, number, -1)  # nan is neither
-    return Timed(*(column[there] for column in (
-        rank.astype(np.int64), number.astype(np.int64), time, seconds, part.astype(np.int64)
-    )))  # fmt: skip
+    whole = [column[there].astype(np.int64) for column in (rank, number, part)]
+    return Timed(whole[0], whole[1], time[there], seconds[there], whole[2])
 
 
 def _number_workers(kinds: Sequence[str], places: list[str]) -> list[int]:

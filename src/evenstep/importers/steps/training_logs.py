@@ -275,8 +275,10 @@ def read(sources: Sequence[SourceFile]) -> Trace:
         log.rows, log.kind = [], log.kind or "DeepSpeed"
     told = [*((*row, WHOLE) for row in log.rows), *parts]
     if not told:
-        few = f"{progress.SHORTEST_S:.0f} s of steps" if log.ticks else "two steps"
-        raise TraceError(f"{sources[0].path} has no {few} with the time between them")
+        few = (
+            "two steps with more than two whole seconds" if log.ticks else "two steps with the time"
+        )
+        raise TraceError(f"{sources[0].path} has no {few} between them")
     rank, number, start, seconds, part = np.array(told, float).T
     rows = Timed(rank.astype(int), number.astype(int), start, seconds, part.astype(int))
     trace = trace_of(rows, draft, {"source": f"{NAME} ({log.kind})", **log.spans_s}, {})
@@ -355,5 +357,8 @@ def _enter(log: Log, rank: int, said: LogLine) -> None:
     seconds = said.seconds
     if np.isnan(seconds) and said.number > before >= 0:
         seconds = (said.clock_s - clock_s) / (said.number - before)
+    again = log.rows and log.rows[-1][:2] == (rank, said.number)
+    if seconds > 0 and again and not said.clock_s - sum(log.rows[-1][2:]) > seconds:
+        log.rows.pop()  # several processes, or lines, of one step are no step done again
     if seconds > 0:
         log.rows.append((rank, said.number, said.clock_s - seconds, seconds))
