@@ -233,3 +233,20 @@ def test_a_log_without_its_beginning_has_as_many_ranks_as_the_last_says(floors):
     assert [(one["op"], one["ranks"], one["nodes"]) for one in found] == [
         ("all_reduce", 72, None)
     ] * 2
+
+
+@pytest.mark.parametrize("rank", ["9" * 5000, "99999999"])
+def test_a_rank_beyond_all_bounds_is_none_of_a_test(floors, rank):
+    head = f"#  Rank {rank} Group  0 Pid  14840 on node device  3 [0x01] NVIDIA GB200\n"
+    assert {one["ranks"] for one in floors(head + HEADER + UNITS + ROW)} == {1}
+
+
+def test_a_device_of_a_report_may_name_no_rank(tmp_path):
+    path = tmp_path / "out.json"
+    side = {"time": 10.0, "alg_bw": 1.0, "bus_bw": 1.0, "nwrong": 0}
+    path.write_text(json.dumps({
+        "nccl_version": "2.28", "args": ["all_reduce_perf"],
+        "config": {"devices": [{}, {"rank": "x"}]},
+        "results": [{"size": 10_000, "out_of_place": side}],
+    }))  # fmt: skip
+    assert [one["ranks"] for one in read(path)] == [2]

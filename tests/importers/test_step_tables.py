@@ -575,3 +575,11 @@ def test_the_time_since_the_beginning_may_be_in_hours_and_minutes(opened):
             for step, at in ((3200, "5:13:22"), (3210, "5:14:24"), (3220, "5:15:22"))]  # fmt: skip
     found = opened("\n".join(map(json.dumps, rows)), "trainer_log.jsonl")
     assert steps(found) == [(0, 3200, 6.2), (0, 3210, 5.8)]
+
+
+def test_rows_of_one_epoch_are_its_steps(opened):
+    trace = opened(
+        "epoch,i,step_time_ms\n" + "".join(f"{at // 2},{at % 2},{100 + at}\n" for at in range(4))
+    )
+    assert steps(trace) == [(0, at, (100 + at) / 1e3) for at in range(4)]
+    assert "lost_work_s" not in trace.run

@@ -57,8 +57,9 @@ class _Test:
     def ranks(self) -> int | None:
         """Number of ranks of one communicator; ranks that are split make several. None unknown."""
         sizes = Counter(group for group, _ in self.members)
-        if len(sizes) == 1:  # also of a log whose beginning is missing
-            return 1 + max(int(rank) for _, rank in self.members)
+        named = [int(rank) for _, rank in self.members if re.fullmatch("[0-9]{1,7}", rank)]
+        if len(sizes) == 1 and named:  # also of a log whose beginning is missing
+            return 1 + max(named)
         return max(sizes.values(), default=None)
 
     @property

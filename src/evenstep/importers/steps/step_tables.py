@@ -212,6 +212,9 @@ def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -
         rank = np.append(np.array(_number_workers(kinds, places), np.int64), -1)[code]
     number = table.numbers.get(layout.step)
     number = _count_steps(rank, time) if number is None else number
+    if layout.step.lower() == "epoch" and texts in ([], [layout.rank]):
+        places_told = len(np.unique(np.stack([rank, number]), axis=1).T)
+        number = number if places_told == length else positions_by_key(rank)
     part = _parts(table, layout.phase) if layout.phase else np.full(length, WHOLE)
     runs = sorted({each.run for each in layout.durations}, key=lambda run: natural(Path(run)))
     if not layout.durations and core == "time" and layout.step and _runs_back(rank, number, time):
