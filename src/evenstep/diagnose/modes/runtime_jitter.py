@@ -181,12 +181,15 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> list[Finding]:
     if interval.value * step.sum() >= MOST * np.maximum(exposed, 0).mean(axis=1).sum():
         case.claims.slow_ns += interval.value * step
     several = [scheduler.node] if scheduler.node and len(case.trace.nodes) > 1 else []
+    each = case.grid.run_delay_ns.sum(axis=0) / case.grid.duration_ns.sum(axis=0)
     mode = "runtime_jitter.oversubscribed"
     return finding_of(
         case, mode, Gain(interval, lambda base: case.costs.combined([base, waited])),
         confidence=min(MOST_CERTAIN, 0.5 + scheduler.run_delay_share * 4),
         numbers={
             "delay": scheduler.run_delay_share,
+            "longest": float(each.max()),
+            "rank": int(case.grid.ranks[each.argmax()]),
             "variation": float(step.std() / step.mean()),
             "crowd": say(
                 f"{mode}.{'many' if scheduler.runnable > scheduler.cores else 'briefly'}",
