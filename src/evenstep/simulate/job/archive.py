@@ -23,8 +23,8 @@ from evenstep.trace.reader import RECORD
 from evenstep.trace.spool import layout
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.identity import Identity
+from evenstep.trace.spool.spool import add_last_fact
 from evenstep.trace.spool.summary import FANOUT, LEVELS, level_slots
-from evenstep.trace.trace import Group
 
 _PAGE = layout.PAGE_BYTES
 
@@ -81,16 +81,17 @@ class RunInfo:
             facts["locality"] = self._machines.locality(int(self.placement.gpu[rank]))
         return facts
 
-    def groups(self) -> list[list[Group]]:
-        """The groups of each partition, in the order of its rows."""
+    def groups(self) -> list[list[bytes]]:
+        """What a spool says of the groups of each partition, in the order of its rows."""
         return [
             [
-                Group(group_uid(row, label), label, tuple(row), "simulated")
+                _text({"uid": group_uid(row, label), "name": label, "ranks": format_ranks(row),
+                       "base": 0, "backend": "simulated"})
                 for index, row in enumerate(members.tolist())
                 for label in [name if len(members) == 1 else f"{name}{index}"]
             ]
             for name, members in self.partitions
-        ]
+        ]  # fmt: skip
 
 
 class FolderArchive:
@@ -103,43 +104,38 @@ class FolderArchive:
     def __init__(self, info: RunInfo, folder: RunFolder, *, most: int, steps: int) -> None:
         self._folder = folder
         self._capacity = most  # records, until it is known how many there are
-        self._first_summary = _PAGE + _tables_room(info)
+        groups = info.groups()
+        self._first_summary = _PAGE + _tables_room(info, groups)
         self._summaries = _summary_capacity(steps)
         self._first_record = self._first_summary + self._summaries * layout.SUMMARY_BYTES
         self._records = np.zeros(info.ranks, np.int64)
         self._steps = np.zeros(info.ranks, np.int64)
-        self._ends: list[tuple[int, int]] = []  # of each rank's identity, and of its tables
         folder.write(info.facts())
-        groups = info.groups()
         place = np.zeros((len(groups), info.ranks), np.int64)  # a rank's group in each partition
         for row, (_, members) in zip(place, info.partitions, strict=True):
             row[members] = np.arange(len(members))[:, None]
         for rank in range(info.ranks):
             mine = [items[at] for items, at in zip(groups, place[:, rank], strict=True)]
-            self._ends.append(self._create(info, rank, mine))
+            self._create(info, rank, mine)
 
-    def _create(self, info: RunInfo, rank: int, groups: list[Group]) -> tuple[int, int]:
-        """Write header and tables; returns the identity's length, and where tables end."""
+    def _create(self, info: RunInfo, rank: int, groups: list[bytes]) -> None:
+        """Write header and tables."""
         path = self._folder.spool_path(0, rank)
         path.parent.mkdir(parents=True, exist_ok=True)
         identity = _text(info.identity(rank))
-        entries = [(layout.TABLE_GROUP, n, _describe(one)) for n, one in enumerate(groups, 1)]
+        entries = [(layout.TABLE_GROUP, n, one) for n, one in enumerate(groups, 1)]
         entries += [(layout.TABLE_NAME, n, one.encode()) for n, one in enumerate(info.names, 1)]
         tables = [layout.pack_entry(*entry) for entry in entries]
-        head = self._header(self._capacity, len(identity))
+        head = layout.HEADER.pack(
+            layout.MAGIC, layout.VERSION, _PAGE, layout.RECORD_BYTES, layout.SUMMARY_BYTES,
+            self._first_record, self._capacity, self._first_summary, self._summaries, _PAGE,
+            self._first_summary - _PAGE, len(identity),
+        )  # fmt: skip
         data = head.ljust(layout.HEADER_TEXT_OFFSET, b"\0") + identity
         data = data.ljust(_PAGE, b"\0") + b"".join(tables)
         with path.open("wb") as file:
             file.write(data)
             file.truncate(self._first_record + self._capacity * layout.RECORD_BYTES)
-        return len(identity), len(data)
-
-    def _header(self, capacity: int, identity_bytes: int) -> bytes:
-        return layout.HEADER.pack(
-            layout.MAGIC, layout.VERSION, _PAGE, layout.RECORD_BYTES, layout.SUMMARY_BYTES,
-            self._first_record, capacity, self._first_summary, self._summaries, _PAGE,
-            self._first_summary - _PAGE, identity_bytes,
-        )  # fmt: skip
 
     def keep(self, block: Block) -> None:
         """Write the block's records and summaries into every spool."""
@@ -158,17 +154,18 @@ class FolderArchive:
         The ring of a spool is then exactly as long as its records.
         """
         extras = extra_records(alone, self._records)
-        for rank, (identity_bytes, end) in enumerate(self._ends):
-            records = int(self._records[rank])
-            with self._folder.spool_path(0, rank).open("r+b") as file:
-                file.seek(end)
-                file.write(_facts(info, rank))
-                file.seek(self._first_record + records * layout.RECORD_BYTES)
-                mine = extras.get(rank, np.zeros(0, RECORD))
-                file.write(mine.view(np.uint8).data if len(mine) else b"")
-                file.truncate()
+        for rank, records in enumerate(self._records.tolist()):
+            mine, path = extras.get(rank, np.zeros(0, RECORD)), self._folder.spool_path(0, rank)
+            with path.open("r+b") as file:
+                head = list(layout.HEADER.unpack(file.read(layout.HEADER.size)))
+                head[6] = records + len(mine)  # of the ring
                 file.seek(0)
-                file.write(self._header(records + len(mine), identity_bytes))
+                file.write(layout.HEADER.pack(*head))
+                file.seek(self._first_record + records * layout.RECORD_BYTES)
+                file.write(mine.tobytes())
+                file.truncate()
+            for key, value in info.closing(rank).items():
+                add_last_fact(path, key, value)
 
 
 def _summary_capacity(steps: int) -> int:
@@ -179,24 +176,10 @@ def _summary_capacity(steps: int) -> int:
     return capacity
 
 
-def _tables_room(info: RunInfo) -> int:
-    longest = sum(max(len(_describe(group)) for group in groups) + 32 for groups in info.groups())
+def _tables_room(info: RunInfo, groups: list[list[bytes]]) -> int:
+    longest = sum(max(map(len, those)) + 32 for those in groups)
     names = sum(len(name) + 16 for name in info.names)
-    return -(-(longest + names + len(_facts(info, 0)) + 4096) // _PAGE) * _PAGE
-
-
-def _facts(info: RunInfo, rank: int) -> bytes:
-    return b"".join(
-        layout.pack_entry(layout.TABLE_FACT, 0, _text({"key": key, "value": value}))
-        for key, value in info.closing(rank).items()
-    )
-
-
-def _describe(group: Group) -> bytes:
-    ranks = format_ranks(group.ranks)
-    return _text(
-        {"uid": group.uid, "name": group.name, "ranks": ranks, "base": 0, "backend": group.backend}
-    )
+    return -(-(longest + names + len(_text(info.closing(0))) + 4096) // _PAGE) * _PAGE
 
 
 def _text(value: Mapping[str, Any]) -> bytes:
