@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from evenstep.scenario import fields
+from evenstep.scenario import fields, schema
 
 PAGE = Path(__file__).with_suffix(".md")
 HEAD = """\
@@ -23,14 +23,14 @@ table only; `simulate` and `scaling` say which of those given have none. The
 
 def page() -> str:
     """The whole page."""
-    return HEAD + "".join(map(row, fields.rows()))
+    return HEAD + "".join(map(row, fields.document()["fields"]))
 
 
-def row(field: tuple[str, str, str, str]) -> str:
+def row(field: fields.FieldEntry) -> str:
     """One field as a row of the table."""
-    name, default, expects, meaning = (text.replace("|", "\\|") for text in field)
-    shown = f"`{default}`" if default else ""
-    return f"| `{name}` | {shown} | {expects} | {meaning} |\n"
+    default = "" if field["default"] is None else f"`{schema.literal(field['default'])}`"
+    cells = (f"`{field['name']}`", default, field["allowed"], field["meaning"])
+    return "| " + " | ".join(text.replace("|", "\\|") for text in cells) + " |\n"
 
 
 if __name__ == "__main__":

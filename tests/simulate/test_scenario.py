@@ -5,7 +5,7 @@ import pytest
 from evenstep.errors import ConfigError
 from evenstep.scenario import scenario as scenarios
 from evenstep.scenario import schema
-from evenstep.scenario.fields import describe_fields, rows
+from evenstep.scenario.fields import describe_fields, document
 from evenstep.scenario.scenario import Scenario, parse
 from evenstep.simulate.simulation import set_up, simulate
 from tests.simulate.worlds import scenario
@@ -164,7 +164,7 @@ def test_the_list_of_fields_is_itself_a_scenario(tmp_path):
 
 
 def test_every_field_says_what_it_means():
-    assert all(meaning and allowed for _, _, allowed, meaning in rows())
+    assert all(field["meaning"] and field["allowed"] for field in document()["fields"])
 
 
 def test_a_file_that_is_not_toml_is_named(tmp_path):

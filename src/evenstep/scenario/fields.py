@@ -56,18 +56,6 @@ def _entries(settings: Any, prefix: str) -> Iterator[FieldEntry]:
             yield from _entries(kind.settings, f"{name}[]." if kind.several else f"{name}.")
 
 
-def rows(settings: Any = Scenario) -> Iterator[tuple[str, str, str, str]]:
-    """(name, default, allowed, meaning) of every field, nested ones with dots."""
-    for entry in _entries(settings, ""):
-        default = "" if entry["default"] is None else literal(entry["default"])
-        yield entry["name"], default, entry["allowed"], entry["meaning"]
-
-
-def literal(value: Any) -> str:
-    """A default as TOML text."""
-    return schema.to_toml({"x": list(value) if isinstance(value, tuple) else value})[4:-1]
-
-
 def _lines(settings: Any, prefix: str) -> Iterator[str]:
     later = []
     for field in dataclasses.fields(settings):
@@ -76,7 +64,7 @@ def _lines(settings: Any, prefix: str) -> Iterator[str]:
             later.append((field, kind))
             continue
         yield from _comment(f"{field.metadata['meaning']}: {kind.expects}")
-        yield f"{field.name} = {literal(field.default)}"
+        yield f"{field.name} = {schema.literal(field.default)}"
     for field, kind in later:
         head = f"[[{prefix}{field.name}]]" if kind.several else f"[{prefix}{field.name}]"
         yield from ("", *_comment(field.metadata["meaning"]), head)

@@ -8,6 +8,7 @@ messages are generated. A meaning that begins "of A and B: " limits its field to
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -214,15 +215,16 @@ def to_toml(data: Mapping[str, Any], prefix: str = "") -> str:
                 f"\n[[{prefix}{name}]]\n" + to_toml(item, f"{prefix}{name}.") for item in value
             ]
         else:
-            lines.append(f"{name} = {_literal(value)}\n")
+            lines.append(f"{name} = {literal(value)}\n")
     return "".join(lines + nested)
 
 
-def _literal(value: Any) -> str:
-    import json
-
-    if isinstance(value, list):
-        return "[" + ", ".join(_literal(item) for item in value) + "]"
+def literal(value: Any) -> str:
+    """A plain value as TOML text; tables inline."""
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(literal, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{name}={literal(item)}' for name, item in value.items())}}}"
     return json.dumps(value)
 
 

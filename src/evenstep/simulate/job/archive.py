@@ -23,7 +23,6 @@ from evenstep.trace.reader import RECORD
 from evenstep.trace.spool import layout
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.identity import Identity
-from evenstep.trace.spool.spool import add_last_fact
 from evenstep.trace.spool.summary import FANOUT, LEVELS, level_slots
 
 _PAGE = layout.PAGE_BYTES
@@ -42,7 +41,7 @@ class RunInfo:
     def ranks(self) -> int:
         return len(self.placement.gpu)
 
-    @property
+    @cached_property
     def run_id(self) -> str:
         """An id derived from the scenario."""
         text = json.dumps(schema.plain(self.scenario), sort_keys=True)
@@ -114,12 +113,13 @@ class FolderArchive:
         place = np.zeros((len(groups), info.ranks), np.int64)  # a rank's group in each partition
         for row, (_, members) in zip(place, info.partitions, strict=True):
             row[members] = np.arange(len(members))[:, None]
-        for rank in range(info.ranks):
-            mine = [items[at] for items, at in zip(groups, place[:, rank], strict=True)]
-            self._create(info, rank, mine)
+        self._ends = [  # of each rank's tables
+            self._create(info, rank, [of[at] for of, at in zip(groups, mine, strict=True)])
+            for rank, mine in enumerate(place.T)
+        ]
 
-    def _create(self, info: RunInfo, rank: int, groups: list[bytes]) -> None:
-        """Write header and tables."""
+    def _create(self, info: RunInfo, rank: int, groups: list[bytes]) -> int:
+        """Write header and tables, and return where these end."""
         path = self._folder.spool_path(0, rank)
         path.parent.mkdir(parents=True, exist_ok=True)
         identity = _text(info.identity(rank))
@@ -136,6 +136,7 @@ class FolderArchive:
         with path.open("wb") as file:
             file.write(data)
             file.truncate(self._first_record + self._capacity * layout.RECORD_BYTES)
+        return len(data)
 
     def keep(self, block: Block) -> None:
         """Write the block's records and summaries into every spool."""
@@ -161,11 +162,11 @@ class FolderArchive:
                 head[6] = records + len(mine)  # of the ring
                 file.seek(0)
                 file.write(layout.HEADER.pack(*head))
+                file.seek(self._ends[rank])
+                file.write(_facts(info, rank))
                 file.seek(self._first_record + records * layout.RECORD_BYTES)
                 file.write(mine.tobytes())
                 file.truncate()
-            for key, value in info.closing(rank).items():
-                add_last_fact(path, key, value)
 
 
 def _summary_capacity(steps: int) -> int:
@@ -179,7 +180,12 @@ def _summary_capacity(steps: int) -> int:
 def _tables_room(info: RunInfo, groups: list[list[bytes]]) -> int:
     longest = sum(max(map(len, those)) + 32 for those in groups)
     names = sum(len(name) + 16 for name in info.names)
-    return -(-(longest + names + len(_text(info.closing(0))) + 4096) // _PAGE) * _PAGE
+    return -(-(longest + names + len(_facts(info, 0)) + 4096) // _PAGE) * _PAGE
+
+
+def _facts(info: RunInfo, rank: int) -> bytes:
+    facts = ({"key": key, "value": value} for key, value in info.closing(rank).items())
+    return b"".join(layout.pack_entry(layout.TABLE_FACT, 0, _text(fact)) for fact in facts)
 
 
 def _text(value: Mapping[str, Any]) -> bytes:

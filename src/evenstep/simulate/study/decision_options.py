@@ -12,7 +12,6 @@ from typing import Any
 from evenstep.pacing import CONTROLLERS
 from evenstep.scenario import scenario as scenarios
 from evenstep.scenario import schema
-from evenstep.scenario.fields import literal
 from evenstep.scenario.scenario import Scenario, nodes_in
 
 LOCAL_STEPS = (4, 16)
@@ -72,8 +71,7 @@ def _repairs(scenario: Scenario) -> Iterator[DecisionOption]:
     noises = plain.get("noise", [])
     slow = [noise for noise in scenario.noise if noise.kind == "slow"]
     kept = [given for given, noise in zip(noises, scenario.noise, strict=True) if noise not in slow]
-    tables = (", ".join(f"{name}={literal(value)}" for name, value in one.items()) for one in kept)
-    healthy = f"noise=[{', '.join(f'{{{one}}}' for one in tables)}]"
+    healthy = f"noise={schema.literal(kept)}"
     if slow:
         yield DecisionOption("slow GPU replaced", "repair", (healthy,), False, OPERATORS)
         size = scenario.cluster.gpus_per_node
@@ -97,7 +95,7 @@ def _as_written(scenario: Scenario) -> Iterator[DecisionOption]:
     written = schema.plain(scenario).get("strategy", {})
     if written.get("kind", "synchronous") == "synchronous" and "compression" not in written:
         return
-    sets = tuple(f"strategy.{name}={literal(value)}" for name, value in written.items())
+    sets = tuple(f"strategy.{name}={schema.literal(value)}" for name, value in written.items())
     training = scenario.strategy.kind != "paced"
     yield DecisionOption("as written", "strategy", sets, training, AGENT if not training else CODE)
 
@@ -106,7 +104,7 @@ def _pacing_options(scenario: Scenario) -> Iterator[DecisionOption]:
     """Every controller of pacing, with the scenario's own bounds where given."""
     written = schema.plain(scenario).get("strategy", {})
     bounds = ("objective", "max_delay", "imbalance", "sharing")
-    kept = tuple(f"strategy.{n}={literal(written[n])}" for n in bounds if n in written)
+    kept = tuple(f"strategy.{n}={schema.literal(written[n])}" for n in bounds if n in written)
     for name in CONTROLLERS:
         sets: tuple[str, ...] = ("strategy.kind=paced", f"strategy.controller={name}", *kept)
         yield DecisionOption(f"paced, {name}", "strategy", sets, False, AGENT)

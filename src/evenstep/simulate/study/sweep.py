@@ -17,7 +17,7 @@ from hashlib import blake2b
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypedDict, cast
 
-from evenstep.documents import Meta, Natural, Positive
+from evenstep.documents import Meta, Natural, Positive, plain
 from evenstep.errors import ConfigError, UsageError
 from evenstep.scenario import scenario as scenarios
 from evenstep.scenario import schema
@@ -132,8 +132,8 @@ def plan(
             raise ConfigError(f"with {where}: {error}" if where else str(error)) from error
         pairs = tuple((axis.field, _show(value)) for axis, value in zip(axes, chosen, strict=True))
         for repeat in range(repeats):
-            plain = with_seed(asked, repeat)
-            units.append(SweepRun(len(units), combination, repeat, pairs, plain))
+            seeded = with_seed(asked, repeat)
+            units.append(SweepRun(len(units), combination, repeat, pairs, seeded))
     return SweepPlan(tuple(axes), repeats, tuple(units))
 
 
@@ -163,10 +163,10 @@ def _show(value: str) -> Any:
 
 def with_seed(asked: Scenario, repeat: int) -> dict[str, Any]:
     """A scenario as plain data, with the seed of a repeat."""
-    plain = schema.plain(asked)
+    data = schema.plain(asked)
     if repeat:
-        plain.setdefault("run", {})["seed"] = asked.run.seed + repeat
-    return plain
+        data.setdefault("run", {})["seed"] = asked.run.seed + repeat
+    return data
 
 
 def expected_s(units: Sequence[SweepRun]) -> float:
@@ -192,23 +192,22 @@ def row_of(unit: SweepRun, result: Result) -> dict[str, Any] | None:
     """A result as a flat row; None for a partial one."""
     if result.partial:
         return None
-    told = result.to_json()
-    energy, busiest = told["energy"] or {}, result.links[0] if result.links else None
+    energy, busiest = result.energy or {}, result.links[0] if result.links else None
+    named = ("ranks", "nodes", "steps", "throughput", "unit", "efficiency")
     return {
         "number": unit.number,
         "combination": unit.combination,
         "repeat": unit.repeat,
         "seed": unit.scenario.get("run", {}).get("seed", 0),
         **dict(unit.varied),
-        **{name: told[name] for name in ("ranks", "nodes", "steps", "throughput", "unit")},
-        "efficiency": result.efficiency,
-        **{f"step_{name}": value for name, value in told["step_time"].items()},
-        **{f"share_{name}": value for name, value in told["shares"].items()},
+        **{name: getattr(result, name) for name in named},
+        **{f"step_{name}": value for name, value in plain(result.step_time).items()},
+        **{f"share_{name}": value for name, value in plain(result.shares).items()},
         "transfer_alone_ns": max((use.alone_ns for use in result.collectives), default=0.0),
         "busiest_link": busiest and busiest.link,
         "busiest_link_utilisation": busiest and busiest.utilisation,
         **{name: energy.get(name) for name in ("joules_per_unit", "cost_per_unit")},
-        "goodput": (told["goodput"] or {}).get("useful"),
+        "goodput": (result.goodput or {}).get("useful"),
         "key": unit.key,
     }
 
