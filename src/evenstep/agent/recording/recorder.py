@@ -192,7 +192,9 @@ class Recorder:
             (clock.forward_begins, 2), (clock.forward_ends, 0), (clock.backward_begins, 1),
             (clock.backward_ends, 1), (clock.optimizer_begins, 0), (clock.ends, 0),
             (lambda *times: self._stack.add(_SYNC, *times), 1),
-            (lambda *times: self._stack.count(_SYNC, *times), 1), (self._step_ended, 10),
+            (lambda *times: self._stack.count(_SYNC, *times), 1),
+            (lambda at, seq, step, events, own_ns, *use: self.ended(
+                at, 0, step, seq, use, events, own_ns), 10),
         ]  # fmt: skip
         self.rest = None if compiled is None else compiled.rest  # of the heartbeat
         self.marks = None if compiled is None else compiled.marks  # see `Compiled`
@@ -294,11 +296,6 @@ class Recorder:
         self.words[_TOLD] = number + 1  # from here on its place may be taken
         function, more = self._tells[words[0]]
         function(*words[1 : 2 + more])
-
-    def _step_ended(
-        self, end_ns: int, seq: int, step: int, events: int, own_ns: int, *use: int
-    ) -> None:
-        self.ended(end_ns, 0, step, seq, use, events, own_ns)
 
     def _note(self, event: Event) -> None:
         self._noted.append((self.words[_NOTED], event))
