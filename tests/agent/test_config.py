@@ -34,6 +34,14 @@ def test_the_pacing_mode_can_be_written_in_three_ways(key):
     assert resolve({key: "on"}, {}, {}).pace_mode == "on"
 
 
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [("auto", "gc,token,pace,cores,power"), (" Cores , gc", "gc,cores"), ("OFF", "off")],
+)
+def test_actions_are_named_in_one_order_however_they_are_asked_for(asked, named):
+    assert resolve({"act": asked}, {}, {}).act == named
+
+
 def test_the_file_is_read_from_the_working_folder(tmp_path):
     (tmp_path / "evenstep.toml").write_text('share = false\n[pace]\nmax_delay = "5%"\n')
     found = load({}, {}, tmp_path)

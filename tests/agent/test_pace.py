@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from evenstep.agent.exchange.messages import Orders, SharedFloor
 from evenstep.agent.pace import PaceHost
 from evenstep.agent.recording.entries import GroupState
 from evenstep.agent.recording.recorder import Recorder
@@ -198,3 +199,18 @@ def test_who_works_longer_shows_at_the_first_collective_of_the_next_step(recorde
     assert begun[0].wait_ns == s
     assert due == [0, 0, 61 * s]  # when it ended in the step before
     assert len(rung) == 2  # whoever works steps through is woken from the first window on
+
+
+def test_rank_0s_floor_counts_for_collectives_of_its_kind_alone(recorder, monkeypatch):
+    """A rank with one collective a step, which waits in each, has no floor of its own."""
+    made, seen = host(recorder), []
+    monkeypatch.setattr(made.pacer, "observe", seen.append)
+    group = GroupState(1, "u", (0, 1), 0)
+    for step, nbytes in enumerate((8, 16)):
+        made.take_orders(Orders(floor=SharedFloor(int(Op.ALL_REDUCE), nbytes, 2 * MS, MS)))
+        start = step * 100 * MS + 10**9
+        seq = recorder.collective(start + 50 * MS, group, Op.ALL_REDUCE, 8, 8, 0, -1, 1)
+        recorder.spool.close(seq, start + 98 * MS)
+        made.after_step(closed_step(recorder, step, start, start + 100 * MS, [0] * len(Phase)))
+    assert [one.floor_lower_ns for one in seen] == [2 * MS, None]
+    assert seen[0].margin_ns == MS

@@ -128,3 +128,12 @@ def test_a_request_for_later_does_not_hold_up_a_newer_one(agent):
     agent.end_step(agent.recorder.began_ns + 1000)
     assert list(agent._control.due) == [next_one]
     assert agent._work.pace.pacer.settings.mode == "off"
+
+
+def test_actions_that_are_asked_for_stay_until_others_are(agent):
+    tried = []
+    for number, change in enumerate([{"act": "power"}, {"threshold": 0.2}, {"act": "off"}]):
+        agent._control.due.append(SettingsChange(number + 1, "off", **change))
+        agent.end_step(agent.recorder.began_ns + 1000)
+        tried.append([part.action.name for part in agent._conductor.parts])
+    assert tried == [["power"], ["power"], []]
