@@ -58,9 +58,8 @@ class PhaseHooks:
     """Reports input, forward, backward, optimizer, checkpoint and evaluation to a `StepClock`.
 
     With a `session` what happens in every step is noted by compiled hooks. `on_step` is called when
-    the marking optimizer has finished, on the training thread, with the
-    time; it may sleep (pacing). `on_optimizer` is called when an optimizer is made, `on_failure`
-    with an error of our own code.
+    the marking optimizer has finished, on the training thread, with the time; it may sleep
+    (pacing). `on_optimizer` is called when one is made, `on_failure` with an error of our own code.
     """
 
     def __init__(
