@@ -231,6 +231,17 @@ def test_calls_that_are_all_alike_make_a_step_where_their_pauses_repeat_six_time
     assert steps.enter_ns[0] // MS % STEP_MS == 31
 
 
+@pytest.mark.parametrize(("longer_ms", "steps"), [(20, 49), (0, 299)])
+def test_a_long_pause_in_each_step_tells_its_calls_also_where_all_pauses_vary(longer_ms, steps):
+    """Equal calls after pauses of 10 ± 3 ms, those of every sixth longer."""
+    program, draw, at_ms = Program(2), np.random.default_rng(4), 0.0
+    for number in range(300):
+        at_ms += max(2.0, 10 + 3 * draw.standard_normal()) + longer_ms * (number % 6 == 3)
+        program.call(0, round(at_ms), "world", (0, 1))
+    lengths = {len(rows) for rows in program.steps().values()}
+    assert lengths == {steps}
+
+
 def test_calls_on_a_device_are_counted_on_its_clock_where_that_is_the_hosts():
     """Kernels run 40 ms after they are issued; the host is told of none of their ends."""
     program = Program(2)

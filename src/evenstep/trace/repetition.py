@@ -283,13 +283,19 @@ def _at_pauses(calls: _Calls, place: int, kept: Array, since: int, period: int) 
 
 
 def _periods_per_step(pauses: Array, period: int) -> int:
-    """How many periods make a step: pauses repeat from step to step, too."""
+    """How many periods make a step, as pauses repeat from step to step, too: the fewest that leave
+    little of their deviation; or half of it and about the least, where the rest is noise."""
     most = len(pauses) // FEWEST_STEPS // period
     alone = _deviation(pauses, period)
     if alone <= EVEN * pauses.mean():
         return 1
-    fits = (n for n in range(2, most + 1) if _deviation(pauses, n * period) <= ALIKE * alone)
-    return next(fits, 1)
+    left = np.full(most + 2, np.inf)
+    for n in range(2, most + 1):
+        left[n] = _deviation(pauses, n * period)
+        if left[n] <= ALIKE * alone:
+            return n
+        left[n] /= 1 - n * period / len(pauses)  # medians of few pauses fit their noise
+    return int(np.argmax(left <= (1 + EVEN) * left.min())) if 2 * left.min() <= alone else 1
 
 
 def _deviation(pauses: Array, period: int) -> float:
