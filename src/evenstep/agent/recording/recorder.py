@@ -454,8 +454,7 @@ class Recorder:
         Return its number, the record of the step that has ended (written at once, in case the
         process dies), at its end the kernel's counters, and of it our events and `OWN_NS`.
         """
-        words, counters = self.words, meter.now()
-        step = words[_STEP_WORD] + 1
+        words, step, counters = self.words, self.step + 1, meter.now()
         seq = self._put_step(step - 1, words[_BEGAN], now_ns, held_ns)
         words[_STEP_WORD] = step
         events, words[_EVENTS] = words[_EVENTS], 0
