@@ -28,6 +28,8 @@ def test_arguments_are_found_by_the_names_that_torch_gives_them(names, found):
 def test_only_a_call_without_a_work_has_no_flag_that_says_whether_it_blocks():
     known = [each for each in OPERATIONS if hasattr(torch.ops.c10d, each.name)]
     schemas = {each.name: getattr(torch.ops.c10d, each.name).default._schema for each in known}
+    if positions(schemas["allreduce_"])[1] is None:
+        pytest.skip("this torch does not tell of most operations whether they block")
     without = [
         each.name for each in known if not each.message and positions(schemas[each.name])[1] is None
     ]
