@@ -85,6 +85,12 @@ def test_a_slow_gpu_is_replaced_first_else_left_out(table):
     assert ratio == pytest.approx(11 / 12, rel=0.03)
 
 
+def test_slow_nodes_are_replaced_by_such_as_the_others():
+    asked = scenario(*JOB, 'cluster.kinds=[{nodes="3", factor=1.5}]')
+    repair = next(one for one in options(asked)[0] if one.name == "slow nodes replaced")
+    assert change(neutral(asked), repair.sets).cluster.kinds[0].factor == 1
+
+
 def test_a_row_is_what_simulate_says_of_its_assignments(table):
     data = neutral(scenario(*JOB, noise=SLOW))
     for found in table.rows[:6]:
