@@ -140,6 +140,20 @@ def test_a_host_that_is_always_late_is_placed_by_when_all_leave():
     assert (found.by_rank[2].error_ns <= bounds.by_rank[2].error_ns.max()).all()
 
 
+def test_where_bounds_grow_one_sided_the_drift_is_that_of_leaving_together():
+    """Host b waits ever longer, up to 20 ms: half of that is the error of the bounds' middle."""
+    rng, start = np.random.default_rng(2), np.arange(1, 61) * 1e9
+    late = np.linspace(0, 20e6, 60)
+    enter = {0: start + late, 1: start + late, 2: start}
+    leave = {rank: start + late + 2e5 + rng.exponential(2e4, 60) for rank in BOOTS}
+    as_int = [{rank: one.astype(np.int64) for rank, one in t.items()} for t in (enter, leave)]
+    trace = trace_of(collectives(*as_int), BOOTS)
+    bounds = align(trace)
+    ends = start[[0, -1]]
+    assert abs(bounds.by_rank[2].offset_at(ends)).max() > 2e6
+    assert abs(sharpen(trace, bounds).by_rank[2].offset_at(ends)).max() < 1e5
+
+
 @pytest.mark.parametrize(
     ("flags", "unplaced"),
     [

@@ -9,8 +9,8 @@ looser by that clock's own error.
 
 If a host is always late, these bounds hold but are one-sided: only the exits of the other hosts are
 tight, and the middle is off by half the lateness. Exits of ranks that wait for the same collective
-differ by less than a transfer plus a callback's delay, in either direction; so `sharpen` takes
-the median difference of the exits, clipped to the bounds.
+differ by less than a transfer plus a callback's delay, in either direction; so `sharpen` draws a
+line through the differences of the exits, clipped to the bounds.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _on_common_time(table: Crossings, found: list[OffsetLine | None]) -> tuple[A
 
 # -- finer than the bounds -------------------------------------------------------------------------
 
-STRETCH = 128  # collectives per median: few enough for the drift to be linear
+STRETCH = 128  # collectives per line: few enough for the drift to be linear
 
 
 def sharpen(trace: Trace, clocks: Clocks) -> Clocks:
@@ -213,24 +213,37 @@ def _shift(
 
 
 def _move(offset: OffsetLine, own: Array, apart: Array, floor: Array) -> OffsetLine:
-    """An offset per stretch of collectives: the median difference of the exits, within bounds."""
+    """An offset on a line per stretch of collectives: through the differences of the exits, as far
+    as bounds allow. A line of bounds has the wrong drift where these are one-sided for a part."""
     order = np.argsort(own)
     cuts = np.searchsorted(own[order], offset.breaks_ns)
     at, change, errors = [], [], []
     for part in np.split(order, cuts):
         for first in range(0, len(part), STRETCH):
             rows = part[first : first + STRETCH]
-            low, middle, high = np.quantile(apart[rows], [0.25, 0.5, 0.75])
-            centre = float(own[rows].mean())
-            bound = float(np.interp(centre, offset.at_ns, offset.error_ns))
-            at.append(centre)
-            change.append(float(np.clip(middle, -bound, bound)))
-            errors.append(min(bound, (high - low) / 2 + float(floor[rows].min())))
-    return _redrawn(offset, np.array(at), np.array(change), np.array(errors))
+            ends = own[rows[[0, -1]]].astype(float)
+            offsets = apart[rows] + offset.offset_at(own[rows])
+            drawn, scatter = _resistant_line(own[rows].astype(float), offsets)
+            bounds = np.interp(ends, offset.at_ns, offset.error_ns)
+            at.append(ends)
+            change.append(np.clip(drawn - offset.offset_at(ends), -bounds, bounds))
+            errors.append(np.minimum(bounds, scatter + float(floor[rows].min())))
+    return _redrawn(offset, *(np.concatenate(each) for each in (at, change, errors)))
+
+
+def _resistant_line(x: Array, y: Array) -> tuple[Array, float]:
+    """A line's values at the first and the last x, with the slope between the medians of the outer
+    thirds (Tukey 1977, Exploratory Data Analysis, chapter 10); and the quartiles' distance to it.
+    """
+    outer = max(len(x) // 3, 1)
+    rise, run = (np.median(each[-outer:]) - np.median(each[:outer]) for each in (y, x))
+    along = rise / max(run, 1.0) * (x - x[0])
+    low, level, high = np.quantile(y - along, [0.25, 0.5, 0.75])
+    return level + along[[0, -1]], float(high - low) / 2
 
 
 def _redrawn(offset: OffsetLine, at: Array, change: Array, errors: Array) -> OffsetLine:
-    """The line through the middles of the stretches; at ends and breaks the old line, moved."""
+    """The line through the ends of the stretches; outside and at breaks the old line, moved."""
     outside = (offset.at_ns < at[0]) | (offset.at_ns > at[-1])
     for jump in offset.breaks_ns:
         outside |= np.abs(offset.at_ns - jump) <= 1
