@@ -5,12 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.graph import gaps
 from evenstep.diagnose.graph.peers import more_by_direction
 from evenstep.diagnose.graph.structure import by_step_and_lane
 from evenstep.diagnose.measure.grid import step_grid
 from evenstep.trace.spool.layout import Phase
-from tests.diagnose.programs import pipeline
+from tests.diagnose.programs import Do, pipeline
 from tests.diagnose.synthetic import MS
 from tests.stacks.pipelines import Pipeline
 
@@ -44,6 +45,24 @@ def test_a_stage_slow_with_backward_alone_has_more_of_that_alone(device):
     expected = np.where(np.arange(8) // 2 == 1, 8 * 3.0, 0.0)
     assert np.median(by_step_and_lane(graph, more), axis=0) / MS == pytest.approx(expected, abs=0.5)
     assert more[np.abs(graph.own_ns / MS - 11) < 0.5].sum() > 0.99 * more.sum()
+
+
+def test_a_rank_of_the_stage_that_loads_is_late_by_what_its_peer_does_not_load():
+    """Of stage 0 both ranks load for 5 ms, rank 0 for 25; it costs what the run with 5 saves."""
+    job = pipeline(steps=30)
+
+    def loading(lengths_ns):
+        def program(rank):
+            load = [Do("work", ns, Phase.INPUT) for ns in lengths_ns[rank : rank + 1]]
+            return load + job.program(rank)
+
+        return replace(job, program=program).run()
+
+    slow = loading([25 * MS, 5 * MS])
+    finding = diagnose(slow.trace()).findings[0]
+    assert (finding.mode, finding.where.ranks) == ("input_pipeline", [0])
+    saved = 1 - loading([5 * MS, 5 * MS]).length_ns / slow.length_ns
+    assert finding.severity == pytest.approx(saved, rel=0.1)
 
 
 def test_a_kind_that_no_sampled_step_has_keeps_what_was_known_of_it(monkeypatch):

@@ -22,6 +22,7 @@ from evenstep.diagnose.lateness.thresholds import (
     FEWEST_STEPS,
     NEAR_STEPS,
     above_others,
+    above_peers,
     chronic_ranks,
     late_threshold,
     local_median,
@@ -88,7 +89,7 @@ def attribute(grid: StepGrid, costs: Costs, *, contended: bool) -> Delays:
     late, work = {}, grid.work_ns.astype(float)
     explained = np.zeros(grid.shape)
     programs = [part.lanes for part in costs.parts]
-    for cause, whole, beyond in _recorded_causes(grid):
+    for cause, whole, beyond in _recorded_causes(grid, programs):
         left = work - explained
         beyond = np.minimum(beyond, np.clip(whole, 0, left))
         late[cause] = np.where(beyond > CHRONIC_SHARE / 2 * step, beyond, 0.0)
@@ -116,16 +117,23 @@ def attribute(grid: StepGrid, costs: Costs, *, contended: bool) -> Delays:
     return Delays(grid, excess, late, loss, _phase_of(grid), rest, chronic, noise, beyond)
 
 
-def _recorded_causes(grid: StepGrid) -> list[tuple[Cause, Array, Array]]:
-    """Each recorded cause with its time in every cell, and the part that makes the rank late."""
+def _recorded_causes(grid: StepGrid, programs: Sequence[Array]) -> list[tuple[Cause, Array, Array]]:
+    """Each recorded cause with its time in every cell, and the part that makes the rank late: above
+    its peers', and without peers above that of ranks of any program."""
     writing = grid.phase_ns[Phase.CHECKPOINT] + grid.phase_ns[Phase.EVALUATION]
-    loading, ready = grid.phase_ns[Phase.INPUT], above_others(grid.run_delay_ns)
+    loading, ready = grid.phase_ns[Phase.INPUT], _above(grid.run_delay_ns, programs)
     return [
         (Cause.COLLECTOR, grid.pause_ns, grid.pause_ns),
-        (Cause.CHECKPOINT, writing, above_others(writing)),
-        (Cause.INPUT, loading, above_others(loading)),
+        (Cause.CHECKPOINT, writing, _above(writing, programs)),
+        (Cause.INPUT, loading, _above(loading, programs)),
         (Cause.CONTENTION, ready, ready),
     ]
+
+
+def _above(values: Array, programs: Sequence[Array]) -> Array:
+    """Each rank's value minus the median of its peers', or without peers of all others."""
+    apart = above_peers(values, programs)
+    return np.asarray(np.where(np.isnan(apart), above_others(values), apart))
 
 
 def _hidden(grid: StepGrid, held: Array, programs: Sequence[Array]) -> Array:
@@ -133,10 +141,7 @@ def _hidden(grid: StepGrid, held: Array, programs: Sequence[Array]) -> Array:
     steps do not work longer than calm ones, or with few calm ones than other ranks of the program.
     It counts where its median stands out of the noise, and at most twice that."""
     work, found = grid.work_ns, np.zeros(held.shape)
-    calm, usual = np.where(held > 0, np.nan, work), np.full(held.shape, np.nan)
-    for lanes in programs:
-        if len(lanes) > 1:
-            usual[:, lanes] = work[:, lanes] - above_others(work[:, lanes])
+    calm, usual = np.where(held > 0, np.nan, work), work - above_peers(work, programs)
     often = np.count_nonzero(~np.isnan(calm), axis=0) >= FEWEST_STEPS
     usual[:, often] = np.nanmedian(calm[:, often], axis=0)
     hidden = np.where((held > 0) & grid.graph.device, held - (work - usual), np.nan)

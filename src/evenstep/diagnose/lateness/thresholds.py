@@ -159,6 +159,15 @@ def above_others(values: Array) -> Array:
     return result
 
 
+def above_peers(values: Array, programs: Sequence[Array]) -> Array:
+    """The same beside the other ranks of a program (columns), step by step; nan without any."""
+    found = np.full(values.shape, np.nan)
+    for ranks in programs:
+        if len(ranks) > 1:
+            found[:, ranks] = above_others(values[:, ranks])
+    return found
+
+
 def middle_of_others(values: Array) -> Array:
     """What `above_others` compares the largest rank with, step by step; a single rank's own
     value."""
