@@ -84,6 +84,16 @@ def test_who_takes_its_time_to_leave_after_it_raised_had_not_stood_still():
     assert (finding.mode, finding.where.ranks) == ("rank_failed", [1])
 
 
+def test_who_died_first_is_told_by_what_ranks_shared_where_wall_clocks_are_apart():
+    """The wall clock of the host of ranks 2 and 3, which end a second later, is 3 s behind."""
+    ends = {rank: {"ended": (rank * SECOND // 2 + MS, GONE)} for rank in range(4)}
+    trace, _ = broken(World(ranks=4, ranks_per_node=2, noise=0.01), ends)
+    for rank in (2, 3):
+        trace.ranks[rank].identity["anchor_realtime_ns"] = -3 * SECOND
+    finding = first(trace)
+    assert (finding.mode, finding.where.ranks) == ("rank_failed", [0])
+
+
 def test_it_heads_whatever_was_slow():
     trace, _ = broken(World().slow(2, Phase.BACKWARD, 50 * MS), {1: {"ended": (10 * MS, GONE)}})
     diagnosis = diagnose(trace)

@@ -23,7 +23,14 @@ from evenstep.diagnose.lateness.delays import (
 )
 from evenstep.diagnose.lateness.thresholds import above_others
 from evenstep.diagnose.levels import MINOR, MOST
-from evenstep.diagnose.measure.attempts import Death, attempts_of, deaths, first_of, hung_first
+from evenstep.diagnose.measure.attempts import (
+    Death,
+    attempts_of,
+    deaths,
+    first_of,
+    hung_first,
+    on_one_wall_clock,
+)
 from evenstep.diagnose.measure.effects import running_share
 from evenstep.diagnose.measure.grid import StepGrid, during, in_phase, step_grid
 from evenstep.diagnose.measure.hosts import Contention, contention
@@ -378,7 +385,8 @@ class Case:
 
 
 def open_case(trace: Trace) -> Case:
-    return Case(trace, step_grid(trace))
+    grid = step_grid(trace)
+    return Case(on_one_wall_clock(trace, grid.clocks), grid)
 
 
 def _on_record(grid: StepGrid) -> dict[int, tuple[Array, Array]]:

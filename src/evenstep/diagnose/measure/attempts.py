@@ -26,6 +26,7 @@ from evenstep.diagnose.measure.grid import WARM_UP_STEPS
 from evenstep.diagnose.measure.stuck import LONG, Stuck, limit_ns, long_enough, stuck, title
 from evenstep.errors import TraceError
 from evenstep.statistics.interval import BLOCK_STEPS
+from evenstep.trace.clocks.clocks import Clocks, align
 from evenstep.trace.columns import Array
 from evenstep.trace.loading import load
 from evenstep.trace.pack import Extent
@@ -100,6 +101,7 @@ def _failure(folder: Path, number: int) -> str:
         trace = load(folder, attempt=number)
     except TraceError:
         return ""
+    trace = on_one_wall_clock(trace, align(trace))
     steps_ns = trace.summaries["step_sum_ns"] / np.maximum(trace.summaries["count"], 1)
     longest_ns = float(np.quantile(steps_ns, LONG)) if len(steps_ns) else 0.0
     places, dead = stuck(trace), deaths(trace)
@@ -386,6 +388,21 @@ def _over(info: RankInfo, by_ns: float) -> bool:
     """Whether a rank is known to have ended by then."""
     ended = ended_ns(info)
     return ended is not None and wall_ns(info, ended) <= by_ns
+
+
+def on_one_wall_clock(trace: Trace, clocks: Clocks) -> Trace:
+    """The trace with the wall clocks of hosts, which may be seconds apart, as far from that of the
+    reference as operations of their ranks say at the end."""
+    ranks = dict(trace.ranks)
+    first = next(info for info in ranks.values() if info.clock == clocks.reference)
+    for rank, info in ranks.items():
+        offset, end_ns = clocks.by_rank[rank], ended_ns(info) or info.facts.get("heartbeat_ns")
+        if offset is None or not end_ns or offset.error_at(np.array([end_ns]))[0] > RESOLUTION_NS:
+            continue
+        apart = wall_ns(first, int(offset.shift(np.array([end_ns]))[0])) - wall_ns(info, end_ns)
+        real_ns = int(info.identity.get("anchor_realtime_ns", 0)) + apart
+        ranks[rank] = replace(info, identity={**info.identity, "anchor_realtime_ns": real_ns})
+    return replace(trace, ranks=ranks)
 
 
 def wall_ns(info: RankInfo, monotonic_ns: int) -> int:
