@@ -86,9 +86,11 @@ def test_a_slow_gpu_is_replaced_first_else_left_out(table):
 
 
 def test_slow_nodes_are_replaced_by_such_as_the_others():
-    asked = scenario(*JOB, 'cluster.kinds=[{nodes="3", factor=1.5}]')
+    slow = 'cluster.kinds=[{nodes="3", factor=1.5}]', "cluster.slow_nodes=2"
+    asked = scenario(*JOB, *slow, "cluster.slow_nodes_factor=1.5")
     repair = next(one for one in options(asked)[0] if one.name == "slow nodes replaced")
-    assert change(neutral(asked), repair.sets).cluster.kinds[0].factor == 1
+    repaired = change(neutral(asked), repair.sets).cluster
+    assert (repaired.kinds[0].factor, repaired.slow_nodes) == (1, "")
 
 
 def test_a_row_is_what_simulate_says_of_its_assignments(table):

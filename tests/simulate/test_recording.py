@@ -92,7 +92,7 @@ def test_the_slow_rank_is_found_with_what_it_costs():
 
 
 def test_the_slow_node_is_found():
-    diagnosis = found('cluster.kinds=[{nodes="2", factor=1.4}]')
+    diagnosis = found("cluster.slow_nodes=2", "cluster.slow_nodes_factor=1.4")
     worst = diagnosis.findings[0]
     assert (worst.mode, worst.layer, worst.where.nodes) == ("straggler", "node", ["node0002"])
 

@@ -47,6 +47,7 @@ from tests.simulate.worlds import scenario
         (f"cluster.nic_gBps=1{'0' * 400}", "cluster.nic_gBps must be a number above 0, found 1000"),
         ("cluster.nic_gBps=1e300", "at most 1,000,000,000,000, found 1e+300"),
         ("job.placement=given", "needs job.nodes: which nodes, in order"),
+        ("cluster.slow_nodes=5", "cluster.slow_nodes names 5, but nodes are 0 to 0"),
         ('cluster.kinds=[{nodes="5"}]', "cluster.kinds[0].nodes names 5, but nodes are 0 to 0"),
         ("cluster.gpu_nics=[0, 1]", "has 2 entries for 1 GPUs of a node; give one for each"),
     ],

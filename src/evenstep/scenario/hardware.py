@@ -66,6 +66,8 @@ class Cluster:
         1.0, "how much longer compute takes with cores of another NUMA node", low=1.0
     )
     kinds: tuple[NodeKind, ...] = tables(NodeKind, "machines that differ from the others")
+    slow_nodes: str = text("", 'nodes with slower GPUs, as in "4-7"')
+    slow_nodes_factor: float = number(1.0, "how much longer compute takes there", above=True)
     storage_gBps: float = number(  # noqa: N815
         0.0, "what all ranks together can read of their input; 0: no limit"
     )

@@ -125,6 +125,7 @@ def _check_cluster(cluster: Cluster) -> None:
                 f"{place}.numa_gBps needs cluster.numa_gBps: what the others have there"
             )
         _check_layout(kind, cluster, place)
+    _ranges_within(cluster.slow_nodes, cluster.nodes, "cluster.slow_nodes", "nodes")
 
 
 def _check_layout(layout: Cluster | NodeKind, cluster: Cluster, place: str) -> None:

@@ -246,5 +246,10 @@ def _implied_noise(scenario: Scenario) -> list[Noise]:
 
 def _fixed_factors(scenario: Scenario, placement: Placement) -> dict[Phase, Array]:
     """Factors of every step, of the machines that ranks are on."""
-    factor = Machines(scenario.cluster).factor(placement.gpu)
-    return {} if (factor == 1).all() else dict.fromkeys(_AFFECTED["compute"], factor)
+    cluster = scenario.cluster
+    factor = Machines(cluster).factor(placement.gpu)
+    slow = np.isin(placement.node, nodes_in(cluster.slow_nodes, "cluster.slow_nodes"))
+    factor = np.where(slow, factor * cluster.slow_nodes_factor, factor)
+    if bool((factor == 1).all()):
+        return {}
+    return dict.fromkeys(_AFFECTED["compute"], factor)

@@ -84,8 +84,10 @@ def _repairs(scenario: Scenario) -> Iterator[DecisionOption]:
             fewer = f"job.ranks={left}"
             yield DecisionOption("its node left out", "repair", (healthy, fewer), False, LAUNCH)
     kinds = enumerate(scenario.cluster.kinds)
-    if healthy_kinds := tuple(f"cluster.kinds.{n}.factor=1" for n, k in kinds if k.factor > 1):
-        yield DecisionOption("slow nodes replaced", "repair", healthy_kinds, False, OPERATORS)
+    alike = [f"cluster.kinds.{n}.factor=1" for n, kind in kinds if kind.factor > 1]
+    alike += ['cluster.slow_nodes=""'] if scenario.cluster.slow_nodes else []
+    if alike:
+        yield DecisionOption("slow nodes replaced", "repair", tuple(alike), False, OPERATORS)
     if scenario.fabric.changes:
         yield DecisionOption("links mended", "repair", ("fabric.changes=[]",), False, OPERATORS)
 
