@@ -94,6 +94,12 @@ def test_who_died_first_is_told_by_what_ranks_shared_where_wall_clocks_are_apart
     assert (finding.mode, finding.where.ranks) == ("rank_failed", [0])
 
 
+def test_a_description_without_the_time_of_its_wall_clock_counts_from_its_own():
+    trace, _ = broken(World(), {1: {"ended": (10 * MS, GONE)}})
+    trace.ranks[1].identity["anchor_realtime_ns"] = ["of", "another", "program"]
+    assert first(trace).where.ranks == [1]
+
+
 def test_it_heads_whatever_was_slow():
     trace, _ = broken(World().slow(2, Phase.BACKWARD, 50 * MS), {1: {"ended": (10 * MS, GONE)}})
     diagnosis = diagnose(trace)

@@ -400,16 +400,21 @@ def on_one_wall_clock(trace: Trace, clocks: Clocks) -> Trace:
         if offset is None or not end_ns or offset.error_at(np.array([end_ns]))[0] > RESOLUTION_NS:
             continue
         apart = wall_ns(first, int(offset.shift(np.array([end_ns]))[0])) - wall_ns(info, end_ns)
-        real_ns = int(info.identity.get("anchor_realtime_ns", 0)) + apart
+        real_ns = _anchor_ns(info, "realtime") + apart
         ranks[rank] = replace(info, identity={**info.identity, "anchor_realtime_ns": real_ns})
     return replace(trace, ranks=ranks)
 
 
 def wall_ns(info: RankInfo, monotonic_ns: int) -> int:
     """A moment of a rank's own clock on the wall clock of its host."""
-    anchors = (info.identity.get(f"anchor_{clock}_ns", 0) for clock in ("realtime", "monotonic"))
-    real_ns, own_ns = map(int, anchors)
-    return real_ns - own_ns + monotonic_ns
+    return _anchor_ns(info, "realtime") - _anchor_ns(info, "monotonic") + monotonic_ns
+
+
+def _anchor_ns(info: RankInfo, clock: str) -> int:
+    """When a rank's trace began by this clock, as its description says; 0 where that is no
+    number."""
+    found = info.identity.get(f"anchor_{clock}_ns", 0)
+    return found if isinstance(found, int) else 0
 
 
 def ended_ns(info: RankInfo) -> int | None:
