@@ -166,12 +166,20 @@ def test_cluster_and_neighbours_grow_with_the_job():
 
 @pytest.mark.parametrize("named", [
     {"cluster": {"kinds": [{"nodes": "15", "factor": 2}]}},
+    {"cluster": {"slow_nodes": "15", "slow_nodes_factor": 2}},
     {"fabric": {"changes": [{"links": "node15.nic0.*", "factor": 0.5}]}},
     {"neighbours": [{"nodes": "14-15", "message_bytes": 1000}], "job": {"ranks": 8}},
 ])  # fmt: skip
 def test_a_smaller_job_leaves_the_nodes_that_are_named(named):
     smaller = resize(scenario("cluster.nodes=16", **named), 4, strong=False)
     assert (set_up(smaller).scenario.ranks, smaller.cluster.nodes) == (4, 16)
+
+
+def test_a_smaller_torus_has_the_slow_nodes_that_are_left():
+    torus = {"nodes": 16, "slow_nodes": "1,15", "slow_nodes_factor": 2}
+    asked = scenario("fabric.kind=torus", "fabric.shape=[4, 4]", cluster=torus)
+    cluster = resize(asked, 4, strong=False).cluster
+    assert (cluster.nodes, cluster.slow_nodes) == (4, "1")
 
 
 def test_ranks_that_are_not_there_are_not_slow():

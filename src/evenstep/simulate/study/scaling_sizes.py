@@ -1,10 +1,9 @@
 """The same scenario at another number of ranks.
 
 The cluster grows with the job, and so do neighbours given by their number of nodes; it shrinks
-with it unless the scenario names nodes or links. Weak scaling
-keeps the batch of a rank. Strong scaling divides the batch: compute of forward and backward, input,
-exchanged activations, and in a pipeline the number of micro-batches instead of their size. The
-optimizer and the gradients stay.
+with it unless the scenario names nodes or links. Weak scaling keeps the batch of a rank. Strong
+scaling divides the batch: compute of forward and backward, input, exchanged activations, and in a
+pipeline the number of micro-batches instead of their size. The optimizer and the gradients stay.
 """
 
 from __future__ import annotations
@@ -42,11 +41,12 @@ def resize(scenario: Scenario, ranks: int, *, strong: bool) -> Scenario:
     """The scenario with this number of ranks. Raises `ConfigError` where it does not fit."""
     if scenario.job.placement == "given":
         raise ConfigError("job.placement given fits one size; take packed, scattered or random")
-    now, dimensions = scenario.ranks, len(scenario.fabric.shape)
+    now, dimensions, nodes = scenario.ranks, len(scenario.fabric.shape), _nodes(scenario, ranks)
+    slow = _below(scenario.cluster.slow_nodes, nodes, "cluster.slow_nodes")
     try:
         return replace(
             scenario,
-            cluster=replace(scenario.cluster, nodes=_nodes(scenario, ranks)),
+            cluster=replace(scenario.cluster, nodes=nodes, slow_nodes=slow),
             fabric=replace(scenario.fabric, shape=torus_shape(_need(scenario, ranks), dimensions)),
             job=replace(scenario.job, ranks=ranks),
             work=_share_work(scenario.work, now, ranks) if strong else scenario.work,
@@ -74,7 +74,8 @@ def _nodes(scenario: Scenario, ranks: int) -> int:
         for other in _neighbours(scenario, ranks)
     )
     cluster, growth = scenario.cluster, _growth(scenario, ranks)
-    if cluster.kinds or scenario.fabric.changes or any(one.nodes for one in scenario.neighbours):
+    named = cluster.kinds or cluster.slow_nodes or scenario.fabric.changes
+    if named or any(one.nodes for one in scenario.neighbours):
         growth = max(growth, 1.0)
     return max(_need(scenario, ranks) + others, math.ceil(cluster.nodes * growth))
 
@@ -131,9 +132,9 @@ def share_samples(samples: int, now: int, ranks: int) -> int:
 
 def _noises(noises: Sequence[Noise], ranks: int) -> tuple[Noise, ...]:
     """Noise of the remaining ranks."""
-    kept = ((noise, replace(noise, ranks=_below(noise.ranks, ranks))) for noise in noises)
+    kept = ((n, replace(n, ranks=_below(n.ranks, ranks, "noise.ranks"))) for n in noises)
     return tuple(after for before, after in kept if after.ranks or not before.ranks)
 
 
-def _below(ranges: str, limit: int) -> str:
-    return format_ranks([rank for rank in nodes_in(ranges, "noise.ranks") if rank < limit])
+def _below(ranges: str, limit: int, place: str) -> str:
+    return format_ranks([number for number in nodes_in(ranges, place) if number < limit])
