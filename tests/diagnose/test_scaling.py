@@ -60,6 +60,15 @@ def test_a_fall_from_one_size_to_the_next_is_coherency():
     assert (law.contention, law.coherency) == (0.0, pytest.approx(0.75))
 
 
+@pytest.mark.parametrize("throughput", [[1000, 300], [1000, 300, 60]])
+def test_a_fall_steeper_than_any_law_has_one_all_the_same(throughput):
+    """From one node of 8 to two, 30 %: even κ alone gives 7/15, and no speed of one rank."""
+    sizes = np.array([8, 16, 32])[: len(throughput)]
+    law = fit(sizes, np.array(throughput, float))
+    assert (law.rate, law.contention) == (1000, 0)
+    assert law.peak < sizes[0]
+
+
 def test_shapes_are_told_apart():
     assert shapes(10.0 * SIZES) == [("linear", 1)]
     assert shapes(Law(10, 0.2, 0).throughput(SIZES)) == [("sublinear", 1), ("plateau", 32)]

@@ -193,6 +193,10 @@ def fit(ranks: Array, throughput: Array, terms: Sequence[int] = (1, 2)) -> Law:
     chosen, found, _ = min(fits, key=lambda each: round(float(each[2]), 9))
     coefficients = np.zeros(3)
     coefficients[list(chosen)] = found
+    if not coefficients[:2].any():  # no rank alone is faster than the fastest run
+        coefficients[0] = 1 / x.max()
+        rest, growth = 1 - coefficients[0] * columns[:, 0], columns[:, 2]
+        coefficients[2] = rest @ growth / (growth @ growth)
     constant, linear, square = coefficients.tolist()
     return Law(1 / (constant + linear), linear / (constant + linear), square / (constant + linear))
 
