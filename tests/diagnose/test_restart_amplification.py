@@ -7,7 +7,9 @@ from evenstep.diagnose.measure import attempts
 from evenstep.diagnose.measure.effects import account, restarts, running_share
 from evenstep.diagnose.sentences import verdict
 from evenstep.trace.loading import load
-from tests.diagnose.attempts_run import Start, write
+from evenstep.trace.spool.layout import Kind
+from evenstep.trace.spool.spool import Spool
+from tests.diagnose.attempts_run import STEP_NS, Start, write
 
 
 @pytest.fixture
@@ -133,3 +135,20 @@ def test_who_failed_before_the_first_step_is_told_though_no_step_was_lost(tmp_pa
     root = write(tmp_path / "run", [Start(0, 0, facts=died), Start(100, 40)])
     trace = attempts.with_attempts(load(root), root)
     assert "attempt 0 finished no step: rank 0 died: SIGKILL" in trace.limits
+
+
+def test_calls_of_a_first_step_that_did_not_end_are_no_steps_of_an_attempt(tmp_path):
+    """20 equal calls of two ranks, as the layers of a model make them."""
+    root = write(tmp_path / "run", [Start(0, 0), Start(100, 40)])
+    for rank in range(2):
+        path = root / f"attempt-000/rank-{rank:05d}.spool"
+        path.unlink()
+        identity = {"run_id": "r", "rank": rank, "world": 2, "hostname": "h", "boot_id": "b"}
+        spool = Spool.create(path, identity, ring_bytes=1 << 18, summary_bytes=1 << 18)
+        group = spool.add_group({"uid": "world", "name": "world", "ranks": "0-1"})
+        for call in range(20):
+            at = STEP_NS + call * STEP_NS // 100
+            spool.put(at, at + 1000, Kind.COLLECTIVE, group=group, group_seq=call, bytes_in=8)
+        spool.add_fact("ended", {"signal": "SIGKILL", "monotonic_ns": 2 * STEP_NS})
+        spool.shut()
+    assert [one.number for one in attempts.read_attempts(root)] == [1]

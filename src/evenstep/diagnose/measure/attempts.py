@@ -117,9 +117,14 @@ def attempts_of(run: Mapping[str, Any]) -> list[Attempt]:
 
 
 def read_attempts(folder: Path) -> list[Attempt]:
-    """Every attempt that finished a step, in order; unreadable spools are skipped."""
-    found = (_attempt(folder, number) for number in RunFolder(folder).attempts())
-    return [attempt for attempt in found if attempt is not None]
+    """Every attempt that finished a step, in order; unreadable spools are skipped. Steps are
+    inferred where no attempt marks any: else one without a step ended before its first."""
+    numbers = RunFolder(folder).attempts()
+    for read in (_marked, _inferred):
+        found = [one for number in numbers if (one := read(folder, number)) is not None]
+        if found:
+            break
+    return found
 
 
 def preemption(folder: Path, number: int) -> dict[str, Any]:
@@ -139,16 +144,16 @@ def some_spools(folder: Path, number: int) -> list[Extent]:
     return [files[pick] for pick in picks if files]
 
 
-def _attempt(folder: Path, number: int) -> Attempt | None:
-    """An attempt by some of its ranks, its steps those of the rank with most, or where nothing
-    marked any the inferred ones; None without a step."""
+def _marked(folder: Path, number: int) -> Attempt | None:
+    """An attempt by some of its ranks, its steps those of the rank with most; None without a step
+    that something marked."""
     spools = []
     for file in some_spools(folder, number):
         with suppress(TraceError):
             spools.append(read_spool(file))
     spools = [spool for spool in spools if len(spool.summaries)]
     if not spools or any("steps" in spool.facts for spool in spools):
-        return _inferred(folder, number)
+        return None
     main = max(spools, key=lambda spool: int(spool.summaries["count"].sum()))
     rows = main.summaries
     steps = int(rows["count"].sum())
