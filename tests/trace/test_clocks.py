@@ -154,6 +154,18 @@ def test_where_bounds_grow_one_sided_the_drift_is_that_of_leaving_together():
     assert abs(sharpen(trace, bounds).by_rank[2].offset_at(ends)).max() < 1e5
 
 
+@pytest.mark.parametrize("count", [128, 129, 131])
+def test_one_exit_told_late_at_the_end_does_not_move_a_clock(count):
+    """Host b comes 20 ms after the others, and its last exit is stamped 8 ms late."""
+    rng, start = np.random.default_rng(2), np.arange(1, count + 1) * 1e9
+    enter = {0: start, 1: start, 2: start + 20e6}
+    leave = {rank: start + 20.2e6 + rng.exponential(2e4, count) for rank in BOOTS}
+    leave[2][-1] += 8e6
+    as_int = [{rank: one.astype(np.int64) for rank, one in t.items()} for t in (enter, leave)]
+    trace = trace_of(collectives(*as_int), BOOTS)
+    assert abs(sharpen(trace, align(trace)).by_rank[2].offset_at(start)).max() < 1e5
+
+
 @pytest.mark.parametrize(
     ("flags", "unplaced"),
     [

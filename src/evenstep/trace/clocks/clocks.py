@@ -219,8 +219,8 @@ def _move(offset: OffsetLine, own: Array, apart: Array, floor: Array) -> OffsetL
     cuts = np.searchsorted(own[order], offset.breaks_ns)
     at, change, errors = [], [], []
     for part in np.split(order, cuts):
-        for first in range(0, len(part), STRETCH):
-            rows = part[first : first + STRETCH]
+        count = -(-len(part) // STRETCH)
+        for rows in np.array_split(part, count) if count else ():
             ends = own[rows[[0, -1]]].astype(float)
             offsets = apart[rows] + offset.offset_at(own[rows])
             drawn, scatter = _resistant_line(own[rows].astype(float), offsets)
