@@ -583,3 +583,21 @@ def test_rows_of_one_epoch_are_its_steps(opened):
     )
     assert steps(trace) == [(0, at, (100 + at) / 1e3) for at in range(4)]
     assert "lost_work_s" not in trace.run
+
+
+def test_objects_named_after_ranks_are_ranks_also_in_times_of_steps(opened):
+    took = {f"rank{rank}": {"forward_s": [1.0, 2.0, 3.0]} for rank in range(2)}
+    found = steps(opened(json.dumps({"step_times": took}), "a.json"))
+    assert [each[:2] for each in found] == [(rank, at) for rank in range(2) for at in range(3)]
+
+
+def test_rows_within_epochs_are_steps_though_each_has_another_part_of_its_epoch(opened):
+    text = "epoch,step_time_ms\n" + "".join(f"{at / 4},{100 + at}\n" for at in range(8))
+    trace = opened(text)
+    assert steps(trace) == [(0, at, (100 + at) / 1e3) for at in range(8)]
+
+
+def test_the_time_that_a_step_took_is_not_when_it_began(opened):
+    """The second step takes 30 s after one of 1 s: nothing lies between them."""
+    rows = opened("step,elapsed_time\n0,1\n1,30\n2,1\n").of_kind(Kind.STEP)
+    assert (rows.enter_ns[1:] - rows.exit_ns[:-1]).tolist() == [0, 0]

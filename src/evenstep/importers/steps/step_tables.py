@@ -110,6 +110,8 @@ def layout_of(source: SourceFile) -> StepColumns | None:
     durations = [found for name in file.names if (found := _duration(name)) is not None]
     if step == "current_steps":  # LlamaFactory: its elapsed_time is that of the run
         durations = []
+    elif time in [each.name for each in durations]:
+        time = ""
     metric, value = column_of(file, METRICS), column_of(file, VALUES)
     if metric and value and not durations:
         durations = [Duration(value, "", WHOLE, 1.0)]
@@ -213,7 +215,7 @@ def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -
     number = table.numbers.get(layout.step)
     number = _count_steps(rank, time) if number is None else number
     if layout.step.lower() == "epoch" and texts in ([], [layout.rank]):
-        places_told = len(np.unique(np.stack([rank, number]), axis=1).T)
+        places_told = len(np.unique(np.stack([rank, number // 1]), axis=1).T)
         number = number if places_told == length else positions_by_key(rank)
     part = _parts(table, layout.phase) if layout.phase else np.full(length, WHOLE)
     runs = sorted({each.run for each in layout.durations}, key=lambda run: natural(Path(run)))
