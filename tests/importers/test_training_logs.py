@@ -402,6 +402,8 @@ def test_a_log_of_an_issue_is_read_as_by_hand(opened, text, kind, steps):
         (NANO.replace("iter 1:", "iter 10:"), "times one step of about 10"),
         (MMENGINE, "the mean of about 10 steps"),  # window_size=10 of MMEngine's LogProcessor
         (TORCHVISION, "the mean of about 20 steps"),  # window_size=20 of its SmoothedValue
+        (TORCHVISION.replace("[1]", "[1/100]"), "the mean of about 20 steps"),  # DINO's copy of it
+        (DETECTRON_OLD.replace("  data_time", " (0.41)  data_time"), "the mean of about 20 steps"),
         (DETECTRON_OLD, "means since its beginning"),  # history("time").global_avg()
     ],
 )

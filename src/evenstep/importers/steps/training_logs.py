@@ -149,7 +149,7 @@ KINDS = {
     "NeMo": _kind("train_step_timing in s",
         r"(?:\|\s{0,4}|iteration )<step>/\d{1,9} .{0,400}?train_step_timing in s[=:] ?<s>", 1),
     "torchvision": _kind("eta: ",
-        r"\bEpoch: \[<epoch>\]\s{1,4}\[\s{0,8}<step>/<steps>\]\s{1,4}eta: "
+        r"\bEpoch: \[<epoch>(?:/\d{1,9})?\]\s{1,4}\[\s{0,8}<step>/<steps>\]\s{1,4}eta: "
         r".{0,400}?\btime: <s>(?![\w.]| ms)", 20),
     "MMEngine": _kind("(train)",
         r"\b(?:Epoch\(train\)\s{1,4}\[<epoch>\]|Iter\(train\)\s{1,4})\[\s{0,8}<step>/<steps>\]"
@@ -161,6 +161,7 @@ KINDS = {
         r"\b(?:Epoch: |Train: )\[?<epoch>(?:/\d{1,9})?\]?\s{0,4}"
         r"\[\s{0,8}<step>/<steps>[^\]]{0,20}\].{0,400}?\b[Tt]ime:?\s{1,4}<s>s?(?![\w.]| ms)", 1),
     "detectron2": _kind("last_time: ", r"\biter: <step>\b.{0,400}?\blast_time: <s>(?![\w.])", 1),
+    "maskrcnn-benchmark": _kind("eta: ", r"\biter: <step>\b.{0,400}?\btime: <s> \(", 20),
     "detectron2 without last_time": _kind("time: ",
         r"\biter: <step>\b.{0,400}?\btime: <s>s?(?![\w.]| ms)", ALL),
     # also in the form `"num_updates": "2", … "wall": "75"`
