@@ -179,7 +179,7 @@ def _check_job(scenario: Scenario) -> None:
             f"({cluster.nodes} nodes × {cluster.gpus_per_node}); ask for fewer or add nodes"
         )
     if scenario.ranks < 1:
-        raise ConfigError("neighbours have all the nodes; add some, or share theirs by job.ranks")
+        raise ConfigError("neighbours have all nodes; add nodes, or share theirs by job.ranks")
     given = _ranges_within(job.nodes, cluster.nodes, "job.nodes", "nodes")
     if job.placement == "given" and len(given) * cluster.gpus_per_node < scenario.ranks:
         raise ConfigError(
