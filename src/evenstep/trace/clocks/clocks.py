@@ -223,20 +223,24 @@ def _move(offset: OffsetLine, own: Array, apart: Array, floor: Array) -> OffsetL
         for rows in np.array_split(part, count) if count else ():
             ends = own[rows[[0, -1]]].astype(float)
             offsets = apart[rows] + offset.offset_at(own[rows])
-            drawn, scatter = _resistant_line(own[rows].astype(float), offsets)
+            before = offset.offset_at(ends)
+            drawn, scatter = _resistant_line(own[rows].astype(float), offsets, before)
             bounds = np.interp(ends, offset.at_ns, offset.error_ns)
             at.append(ends)
-            change.append(np.clip(drawn - offset.offset_at(ends), -bounds, bounds))
+            change.append(np.clip(drawn - before, -bounds, bounds))
             errors.append(np.minimum(bounds, scatter + float(floor[rows].min())))
     return _redrawn(offset, *(np.concatenate(each) for each in (at, change, errors)))
 
 
-def _resistant_line(x: Array, y: Array) -> tuple[Array, float]:
+def _resistant_line(x: Array, y: Array, before: Array) -> tuple[Array, float]:
     """A line's values at the first and the last x, with the slope between the medians of the outer
-    thirds (Tukey 1977, Exploratory Data Analysis, chapter 10); and the quartiles' distance to it.
-    """
-    outer = max(len(x) // 3, 1)
-    rise, run = (np.median(each[-outer:]) - np.median(each[:outer]) for each in (y, x))
+    thirds (Tukey 1977, Exploratory Data Analysis, chapter 10), or of a line with the values
+    `before` where thirds have less than three points, of which a median resists one; and the
+    quartiles' distance to it."""
+    outer = len(x) // 3
+    rise, run = before[-1] - before[0], x[-1] - x[0]
+    if outer >= 3:
+        rise, run = (np.median(each[-outer:]) - np.median(each[:outer]) for each in (y, x))
     along = rise / max(run, 1.0) * (x - x[0])
     low, level, high = np.quantile(y - along, [0.25, 0.5, 0.75])
     return level + along[[0, -1]], float(high - low) / 2
