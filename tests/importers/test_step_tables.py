@@ -601,3 +601,9 @@ def test_the_time_that_a_step_took_is_not_when_it_began(opened):
     """The second step takes 30 s after one of 1 s: nothing lies between them."""
     rows = opened("step,elapsed_time\n0,1\n1,30\n2,1\n").of_kind(Kind.STEP)
     assert (rows.enter_ns[1:] - rows.exit_ns[:-1]).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("name", ["step_time_norm", "step_duration_norm"])
+def test_normalized_times_are_durations_unlike_norms_of_gradients(opened, name):
+    trace = opened(f"step,grad_norm,{name}\n0,9,5\n1,9,6\n")
+    assert steps(trace) == [(0, 0, 0.005), (0, 1, 0.006)]

@@ -118,7 +118,7 @@ def spell(name: str) -> tuple[str, float | None]:
     words = re.sub(r"[^a-z]+", " ", name.lower()).split()
     before, last = ["", "", *words][-2:]
     unit = UNITS_S.get(last)
-    if before == "per" or (last == RELATIVE and before != "time"):
+    if before == "per" or (last == RELATIVE and before not in ("time", "duration")):
         unit = None
     return " ".join(words[:-1] if unit is not None and before else words), unit
 
