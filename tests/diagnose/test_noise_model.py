@@ -53,6 +53,16 @@ def test_the_expected_maximum_is_the_closed_form(kind, ranks):
     assert mean_of_maximum(noise, ranks) / MS == pytest.approx(CLOSED[kind](ranks), rel=0.05)
 
 
+@pytest.mark.parametrize("often", [0.01, 0.02, 0.03])
+def test_hits_far_from_the_usual_values_are_as_long_as_they_were_seen(often):
+    """They are 500 times as long as the noise, and the 99.5th percentile is one of them."""
+    random = np.random.default_rng(0)
+    values = 1 + 0.01 * random.standard_normal(SHAPE) + 5 * (random.random(SHAPE) < often)
+    noise = fit(values * MS)
+    told = np.interp(-np.log(0.005), -noise.log_survival, noise.at_ns)
+    assert told / MS == pytest.approx(float(np.quantile(values, 0.995)), rel=0.005)
+
+
 @pytest.mark.parametrize("kind", ["normal", "exponential"])
 def test_light_tails_stay_light_far_beyond_the_sample(kind):
     excess = mean_of_maximum(fit(drawn(kind)), 100_000) / MS - 50

@@ -233,11 +233,12 @@ def fit(values: Array, family: str | None = None) -> TabulatedNoise:
 
 def _table(flat: Array, threshold: float, tail: TailFamily) -> tuple[Array, Array]:
     """Quantiles up to the threshold, and points of the tail, at distances from it that grow by a
-    constant factor; with log P(X > x) at each."""
+    constant factor and at the values seen beyond it; with log P(X > x) at each."""
     share, spread = float((flat > threshold).mean()), spread_of(flat)
     levels = np.linspace(0, 1 - share, BODY_POINTS)
     body = np.minimum(np.quantile(flat, levels), threshold)
     points = threshold + spread * np.geomspace(NEAREST, FARTHEST, TAIL_POINTS)
+    points = np.union1d(points, flat[flat > threshold])
     shape = tail.logs(points)[0] - tail.logs(np.array([threshold]))[0]
     kept = shape > np.log(SMALLEST / share)
     at = np.concatenate([body, points[kept]])
