@@ -122,7 +122,9 @@ def test_a_window_leaves_out_its_last_step_wherever_files_are_cut(folder, stored
         assert sorted(set(steps.tolist())) == list(range(part.first_step, part.last_step))
 
 
-def test_any_rows_can_be_picked_in_any_order(stored, trace):
+@pytest.mark.parametrize("few", [0, 1 << 30])
+def test_any_rows_can_be_picked_in_any_order(stored, trace, monkeypatch, few):
+    monkeypatch.setattr("evenstep.trace.store.reading.FEW", few)
     rows = np.random.default_rng(1).integers(0, len(trace.events), 50)
     rows[7] = rows[3]  # one of them twice
     assert same(stored.events.select(rows), trace.events.select(rows))

@@ -40,10 +40,14 @@ def lock(connection: duckdb.DuckDBPyConnection, files: Sequence[Path]) -> None:
     connection.execute("set lock_configuration = true")
 
 
-def read(query: str, files: Sequence[Path], types: Mapping[str, Any]) -> dict[str, Array]:
-    """Columns, of these numpy `types`, of a query whose only `?` is the list of its files. Raises
-    `TraceError` where a file is damaged."""
+def read(
+    query: str, files: Sequence[Path], types: Mapping[str, Any], **tables: Mapping[str, Array]
+) -> dict[str, Array]:
+    """Columns, of these numpy `types`, of a query whose only `?` is the list of its files; it may
+    also use `tables`. Raises `TraceError` where a file is damaged."""
     with connect() as connection, explain_errors("read"):
+        for name, table in tables.items():
+            connection.register(name, dict(table))
         found = connection.execute(query, [[str(file) for file in files]]).fetchnumpy()
     for name, values in found.items():
         if values.dtype != types[name] or np.ma.is_masked(values):

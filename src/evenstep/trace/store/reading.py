@@ -33,6 +33,8 @@ from evenstep.trace.spools import LARGE_RECORDS
 from evenstep.trace.store import database, layout
 from evenstep.trace.trace import ByKind, EventTable, Group, RankInfo, Trace
 
+FEW = 8_000_000  # rows of a table whose selections are read column by column, through its cache
+
 
 def load_store(folder: Path, *, attempt: int | None = None) -> Trace:
     """Read a store. Raises `TraceError` where it is damaged or holds another attempt."""
@@ -156,7 +158,9 @@ class StoredEvents(OnDisk):
 
     def select(self, which: Array | slice) -> Columns:
         rows = row_numbers(which, self._length)
-        return Picked(self, rows) if len(rows) else empty(EVENT_COLUMNS)
+        if not len(rows):
+            return empty(EVENT_COLUMNS)
+        return Picked(self, rows) if self._length <= FEW else self._picked(rows)
 
     def window(self, first: int, last: int, wanted: Mapping[Kind, Sequence[str]]) -> ByKind:
         """Records of steps [first, last), of each wanted kind with the columns named for it."""
@@ -227,6 +231,21 @@ class StoredEvents(OnDisk):
         found = database.read(query, files, EVENT_TYPES)
         order = _order(found["rank"], found["seq"])
         return Columns({n: found[n] if order is None else found[n][order] for n in names})
+
+    def _picked(self, rows: Array) -> Columns:
+        """Read a few of very many rows, found by their rank and sequence."""
+        rows, again = np.unique(rows, return_inverse=True)  # in order of rank and sequence
+        identity = np.stack([self["rank"][rows], self["seq"][rows]]).astype(np.int64)
+        taken = ", ".join(f'e."{name}"' for name in EVENT_COLUMNS)
+        found = database.read(
+            f"select {taken} from read_parquet(?) e semi join wanted w "
+            "on w.rank = e.rank and w.seq = e.seq",
+            [self._folder / part.file for part in self._parts],
+            EVENT_TYPES,
+            wanted={"rank": identity[0], "seq": identity[1]},
+        )
+        order = np.lexsort([found["seq"], found["rank"]])[again]
+        return Columns({name: found[name][order] for name in EVENT_COLUMNS})
 
 
 class Picked(EventTable):
