@@ -68,7 +68,7 @@ def test_work_that_is_uneven_beyond_the_waits_for_cores_is_not_laid_to_them():
     assert second.severity < first.severity / 2
 
 
-@pytest.mark.parametrize(("rate", "told"), [(0.5, True), (20, False)])
+@pytest.mark.parametrize(("rate", "told"), [(2, True), (20, False)])
 def test_transfers_that_take_far_longer_than_the_waits_for_cores_are_told_beside_them(rate, told):
     """`rate` is in GB/s."""
     world = replace(crowded(1), style="blocking", fabric=lambda move: move.size_bytes / rate)
