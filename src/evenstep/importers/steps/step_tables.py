@@ -205,8 +205,8 @@ def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -
     length = len(next(iter(table.numbers.values())))
     if not length:
         return []
+    unit = spell(layout.time)[1]
     time = table.numbers.get(layout.time, np.full(length, np.nan))
-    core, unit = spell(layout.time)
     time = time * unit if unit else _seconds(time)
     rank = np.full(length, own)
     if layout.rank:
@@ -218,34 +218,13 @@ def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -
         places_told = len(np.unique(np.stack([rank, number // 1]), axis=1).T)
         number = number if places_told == length else positions_by_key(rank)
     part = _parts(table, layout.phase) if layout.phase else np.full(length, WHOLE)
-    runs = sorted({each.run for each in layout.durations}, key=lambda run: natural(Path(run)))
-    if not layout.durations and core == "time" and layout.step and _runs_back(rank, number, time):
-        limits.append(f"{layout.time} does not grow from step to step: it is taken for durations")
-        seconds = table.numbers[layout.time] * (unit or 1.0)
-        return [_timed_steps(rank, number, np.full(length, np.nan), seconds, part)]
     if not layout.durations:
-        return [_between(rank, number, time, part)]
-    workers = {run: at for at, run in enumerate(runs)} if len(runs) > 1 else {}
-    if workers and all(re.fullmatch(_WORKER, run, re.IGNORECASE) for run in runs):
-        workers = dict(zip(runs, _number_workers(runs, places), strict=True))
-    else:
-        places += workers
+        return [_instants(layout, table, (rank, number, time), part, limits)]
+    workers = _workers(layout, places)
     if layout.metric:
-        kinds, code = table.texts[layout.metric]
-        values = table.numbers[layout.durations[0].name]
-        known = [(at, one) for at, kind in enumerate(kinds) if (one := _duration(kind))]
-        found = [_timed_steps(rank, number, time, values * one.unit_s,
-                              np.full(length, one.phase), code == at)
-                 for at, one in known]  # fmt: skip
+        found = _by_metric(layout, table, (rank, number, time))
         return found or [_between(rank, number, time, part)]
-    first = layout.durations[0]
-    if first.name == first.run and not _told_by_name(layout.file.path)[1]:
-        limits.append(f"{layout.file.path} names no unit of its durations: taken to be seconds")
-    if relative := [each.name for each in layout.durations if each.name.endswith(RELATIVE)]:
-        limits.append(f"{relative[0]} is a share of time: durations have no known unit")
-    told = {layout.rank, layout.step, layout.time, layout.phase, *names}
-    if others := [name for name in layout.file.names if name not in told and _lasts(name)]:
-        limits.append(f"columns of durations that are none of a known part: {', '.join(others)}")
+    _tell_units(layout, {layout.rank, layout.step, layout.time, layout.phase, *names}, limits)
     found = []
     for each in layout.durations:
         seconds = table.numbers[each.name] * each.unit_s
@@ -254,6 +233,53 @@ def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -
         kind = np.where(part == WHOLE, each.phase, part)
         found.append(_timed_steps(mine, number, time, seconds, kind, there))
     return found
+
+
+def _instants(
+    layout: StepColumns, table: Table, rows: tuple[Array, Array, Array], part: Array,
+    limits: list[str],
+) -> Timed:  # fmt: skip
+    """Steps of a table without durations, of whose rows are given rank, number and time: from one
+    row to the next, or the time itself if it is none of a clock."""
+    core, unit = spell(layout.time)
+    if core == "time" and layout.step and _runs_back(*rows):
+        limits.append(f"{layout.time} does not grow from step to step: it is taken for durations")
+        seconds = table.numbers[layout.time] * (unit or 1.0)
+        return _timed_steps(*rows[:2], np.full(len(part), np.nan), seconds, part)
+    return _between(*rows, part)
+
+
+def _workers(layout: StepColumns, places: list[str]) -> dict[str, int]:
+    """The number of each run that has columns of its own; empty where there is only one."""
+    runs = sorted({each.run for each in layout.durations}, key=lambda run: natural(Path(run)))
+    if len(runs) < 2:
+        return {}
+    if all(re.fullmatch(_WORKER, run, re.IGNORECASE) for run in runs):
+        return dict(zip(runs, _number_workers(runs, places), strict=True))
+    places += runs
+    return {run: at for at, run in enumerate(runs)}
+
+
+def _by_metric(layout: StepColumns, table: Table, rows: tuple[Array, Array, Array]) -> list[Timed]:
+    """Rows of a table in which one column names what another holds."""
+    kinds, code = table.texts[layout.metric]
+    values = table.numbers[layout.durations[0].name]
+    known = [(at, one) for at, kind in enumerate(kinds) if (one := _duration(kind))]
+    return [
+        _timed_steps(*rows, values * one.unit_s, np.full(len(code), one.phase), code == at)
+        for at, one in known
+    ]
+
+
+def _tell_units(layout: StepColumns, told: set[str], limits: list[str]) -> None:
+    """What a table leaves open about its durations."""
+    first = layout.durations[0]
+    if first.name == first.run and not _told_by_name(layout.file.path)[1]:
+        limits.append(f"{layout.file.path} names no unit of its durations: taken to be seconds")
+    if relative := [each.name for each in layout.durations if each.name.endswith(RELATIVE)]:
+        limits.append(f"{relative[0]} is a share of time: durations have no known unit")
+    if others := [name for name in layout.file.names if name not in told and _lasts(name)]:
+        limits.append(f"columns of durations that are none of a known part: {', '.join(others)}")
 
 
 def _runs_back(rank: Array, number: Array, time: Array) -> bool:

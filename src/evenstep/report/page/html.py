@@ -61,13 +61,9 @@ def render(
     packed = pack({**shown.tables, **mapped})
     asked = {"what_if": [answer.to_json() for answer in answers]} if answers else {}
     drawn = scaling(diagnosis)
-    loads = fabric.simulated_load(links)
-    if not links and len(trace.nodes) > 1:
-        loads = fabric.loads(trace)
+    measured = not links and len(trace.nodes) > 1
+    loads = fabric.loads(trace) if measured else fabric.simulated_load(links)
     shares = diagnosis.summary.get("shares") or {}
-    several = len({place.get("node") for place in shown.places.values()}) > 1
-    titles = {"gpu": "GPU", **({"nic": "adapter"} if several else {}), "numa": "NUMA"}
-    known = {part for place in shown.places.values() for part in place}
     facts = {"directory": packed.directory, "fabric": link_map and link_map.facts, **shown.facts}
     text: str = template.render(
         diagnosis=diagnosis,
@@ -89,12 +85,20 @@ def render(
         link_map=link_map,
         between=None if link_map is not None else shown.facts["host_waits"],
         sections=_sections(diagnosis, shown, drawn, answers, loads, link_map),
-        columns=[(part, title) for part, title in titles.items() if part in known],
+        columns=_place_columns(shown),
         data=packed.data,
         facts=sheet.embed(facts),
         verdict=sheet.embed(diagnosis.to_json() | asked),
     )
     return text
+
+
+def _place_columns(shown: Contents) -> list[tuple[str, str]]:
+    """The parts of ranks' places that are known, with their titles; adapters on several nodes."""
+    several = len({place.get("node") for place in shown.places.values()}) > 1
+    titles = {"gpu": "GPU", **({"nic": "adapter"} if several else {}), "numa": "NUMA"}
+    known = {part for place in shown.places.values() for part in place}
+    return [(part, title) for part, title in titles.items() if part in known]
 
 
 def _run_line(diagnosis: Diagnosis) -> str:

@@ -123,12 +123,9 @@ def calibrate(seen: Observed) -> Calibration:
     links = fit_links(plan.used, _places(seen.node))
     share = _shares(phases, factor)
     loading, input_ns = _input(phases["input"])
-    lengths: dict[str, Any] = {f"{name}_ms": _ms(share[name] * base) for name in PHASES[1:]}
-    if plan.kind == "collective":  # a benchmark, whose step has one phase
-        lengths = dict.fromkeys(lengths, 0.0) | {"forward_ms": sum(lengths.values())}
     work = Work(
         kind=plan.kind,
-        **lengths,
+        **_lengths({name: share[name] * base for name in PHASES[1:]}, plan.kind),
         input_ms=_ms(input_ns),
         **plan.fields,
         samples_per_rank=seen.samples,
@@ -147,17 +144,23 @@ def calibrate(seen: Observed) -> Calibration:
         strategy=Strategy(kind="local_sgd", every=apart) if apart > 1 else Strategy(),
         run=Run(steps=max(steps, 100)),
     )
-    fits: Fits = {
-        "links": links,
-        "collectives": list(plan.used),
-        "noise": [noise.kind for noise in noises],
-    }
+    fits = Fits(
+        links=links, collectives=list(plan.used), noise=[noise.kind for noise in noises]
+    )  # fmt: skip
     limits = [*plan.limits, *links.limits]
     if seen.sends and plan.kind != "pipeline":
         limits.append("messages between ranks, as those of interleaved stages, are left out")
     if not even:
         limits.append("nodes have different numbers of ranks: each rank has a node of its own here")
     return Calibration(scenario, step_times(seen.step_ns), fits, limits)
+
+
+def _lengths(phase_ns: Mapping[str, float], kind: str) -> dict[str, Any]:
+    """The lengths of phases, ms; the step of a benchmark of collectives has one phase."""
+    lengths = {f"{name}_ms": _ms(length) for name, length in phase_ns.items()}
+    if kind == "collective":
+        return dict.fromkeys(lengths, 0.0) | {"forward_ms": sum(lengths.values())}
+    return lengths
 
 
 def step_times(step_ns: Array) -> SteadyTimes:
