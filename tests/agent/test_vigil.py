@@ -10,7 +10,7 @@ from time import monotonic_ns
 import pytest
 
 from evenstep.agent.pulse import vigil
-from evenstep.agent.pulse.frames import frames_of
+from evenstep.agent.pulse.frames import frames_of_thread
 from evenstep.agent.pulse.vigil import SEPARATOR, Vigil
 from evenstep.agent.recording.phases import Word
 from evenstep.agent.recording.recorder import Recorder
@@ -147,7 +147,7 @@ def test_a_thread_that_is_gone_is_not_looked_at(watched):
 
 class Copied:
     def __deepcopy__(self, memo):
-        return frames_of(sys._getframe())
+        return frames_of_thread(threading.get_ident())
 
 
 def test_files_of_python_stand_in_brackets():

@@ -10,44 +10,45 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterable
-from functools import lru_cache
-from itertools import islice
-from operator import methodcaller
+from functools import lru_cache, partial
+from itertools import accumulate, chain, islice, repeat, takewhile
+from operator import attrgetter, methodcaller, truth
 from pathlib import Path
 from traceback import walk_stack, walk_tb
 from types import CodeType, FrameType
 from typing import Any
 
 DEEPEST = 12  # frames kept, from the innermost
+MOST_WALKED = 4 * DEEPEST  # frames read: those of evenstep are not kept
 _OURS = str(Path(__file__).parents[2])
 _PYTHON = str(Path(os.__file__).parent)
 _PACKAGES, _TORCH = "-packages/", "-packages/torch/"  # "site-packages", of Debian "dist-packages"
 _PARTS = 3  # last parts of a file's path that are shown
-_called: Callable[[Callable[[], object]], Any] = methodcaller("__call__")
+_called: Callable[..., Any] = methodcaller("__call__")
 
 
-def frame_of_thread(ident: int) -> FrameType | None:
-    """The innermost frame of a thread; None where there is no such thread.
+def frames_of_thread(ident: int) -> list[str]:
+    """The frames of a running thread; none where there is no such thread.
 
-    Until 3.11.9, Python 3.11 may collect garbage while it holds the lock of its list of threads
-    (github.com/python/cpython/issues/106883). Where a callback of the collector, or a finalizer,
-    then gives the interpreter's lock to a thread that starts or ends another, neither ever goes
-    on. So garbage is not collected meanwhile; no other thread runs within the one statement.
+    Python 3.11 may collect garbage where it makes the object of a frame. A callback of the
+    collector, or a finalizer, that then lets another thread run leaves the list of threads locked
+    (until 3.11.9: github.com/python/cpython/issues/106883), or an object of a frame that has
+    returned: what is read through it is other memory. So garbage is not collected meanwhile, and
+    all is read by one statement within which no Python code and no other thread runs.
     """
-    if sys.version_info[:2] == (3, 11) and sys.version_info < (3, 11, 9) and gc.isenabled():
-        try:
-            frames: dict[int, FrameType]
-            _, frames, _ = map(_called, (gc.disable, sys._current_frames, gc.enable))
-        except BaseException:
-            gc.enable()
-            raise
-        return frames.get(ident)
-    return sys._current_frames().get(ident)
-
-
-def frames_of(frame: FrameType) -> list[str]:
-    """The frames of a running thread."""
-    return _texts((each.f_code, line) for each, line in walk_stack(frame))
+    innermost = map(methodcaller("get", ident), map(_called, (sys._current_frames,)))
+    walk = accumulate(chain(innermost, repeat("f_back", MOST_WALKED)), getattr)
+    read: Callable[[], list[Any]] = partial(
+        list, map(attrgetter("f_code", "f_lineno"), takewhile(truth, walk))
+    )
+    if sys.version_info[:2] != (3, 11) or not gc.isenabled():
+        return _texts(read())
+    try:
+        _, walked, _ = map(_called, (gc.disable, read, gc.enable))
+    except BaseException:
+        gc.enable()
+        raise
+    return _texts(walked)
 
 
 def first_outside(frame: FrameType, folder: str) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from evenstep.agent.pulse.frames import frame_of_thread, frames_of
+from evenstep.agent.pulse.frames import frames_of_thread
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.trace.spool.layout import WORD_EXIT, WORD_GROUP_SEQ, WORD_KIND, WORD_STEP, Kind, Op
 
@@ -113,10 +113,7 @@ class Vigil:
         return now_ns
 
     def _take(self, now_ns: int) -> list[str]:
-        frame = frame_of_thread(self._recorder.ident)
-        if frame is None:
-            return []
-        frames = frames_of(frame)
+        frames = frames_of_thread(self._recorder.ident)
         if not frames:  # the interpreter is ending
             return []
         stack = self._recorder.stack
