@@ -282,6 +282,17 @@ def test_a_database_of_something_else_is_a_sentence(tmp_path):
         read(path)
 
 
+def test_a_database_of_nvprof_is_a_sentence(tmp_path):
+    """Its kernels have a `name` in StringTable, by CUPTI's version 9 of the schema."""
+    path = tmp_path / "nvprof.sqlite"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INT, end INT, name INT)")
+        database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (100, 200, 1)")
+        database.commit()
+    with pytest.raises(TraceError, match="of nvprof, perhaps"):
+        read(path)
+
+
 def test_a_missing_table_leaves_the_others(tmp_path, pair):
     with closing(sqlite3.connect(pair[0])) as database:
         database.execute("DROP TABLE NVTX_EVENTS")

@@ -607,3 +607,14 @@ def test_the_time_that_a_step_took_is_not_when_it_began(opened):
 def test_normalized_times_are_durations_unlike_norms_of_gradients(opened, name):
     trace = opened(f"step,grad_norm,{name}\n0,9,5\n1,9,6\n")
     assert steps(trace) == [(0, 0, 0.005), (0, 1, 0.006)]
+
+
+def test_accounting_of_jobs_is_no_table_of_steps(opened):
+    """`sacct --parsable2`: none of its rows is a step."""
+    text = (
+        "JobID|JobName|State|Elapsed|ExitCode|Start|End\n"
+        "524614|train|COMPLETED|01:00:00|0:0|2026-06-28T10:00:00|2026-06-28T11:00:00\n"
+        "524615|train|COMPLETED|01:10:00|0:0|2026-06-28T11:00:00|2026-06-28T12:10:00\n"
+    )
+    with pytest.raises(EvenstepError, match="accounting of Slurm"):
+        opened(text)

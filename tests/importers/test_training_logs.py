@@ -370,9 +370,17 @@ METASEQ = "".join(
 )  # fmt: skip
 
 
+BLOOM = "".join(
+    f"[default7]: iteration    {at}/  115311 | consumed samples:      9841584 | elapsed time per "
+    f"iteration (s): {took} | learning rate: 5.969E-05 | lm loss: 2.463556E+00 |\n"
+    for at, took in ((12695, 105.22), (12696, 105.01))
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("text", "kind", "steps"),
     [
+        (BLOOM, "Megatron-LM", {12695: 105.22, 12696: 105.01}),  # bigscience, tr11-176B-ml
         (MMCV, "mmcv", {30417: 0.393, 30467: 0.392}),  # open-mmlab/mmdetection#4090
         (YOLOX, "YOLOX", {2684: 0.157, 2734: 0.155}),  # open-mmlab/mmdetection#7606
         (NANOTRON, "nanotron", {327282: 11.5, 327283: 0.0412}),  # huggingface/nanotron#390, #23
@@ -464,7 +472,7 @@ def test_bars_of_several_processes_say_that_they_cannot_be_told_apart(opened):
     """facebookresearch/fairseq#247: eight ranks write one terminal."""
     shown = [(50, 145), (48, 146), (50, 148), (49, 148), (51, 149), (50, 150), (51, 151), (49, 152)]
     trace = opened("".join(bar(at, 11265, clock_s) for at, clock_s in shown))
-    assert any("several processes write the same progress bar" in limit for limit in trace.limits)
+    assert any("several processes write the same steps" in limit for limit in trace.limits)
 
 
 @pytest.mark.parametrize("between", ["", bar(5, 5, 9)])  # Lightning: after its validation
@@ -483,6 +491,12 @@ def test_a_bar_shown_again_at_its_end_is_no_further_epoch(opened, between):
         # ROCm/rccl#2078
         (" 17179869184 4294967296 float sum -1 89235 192.52 360.98 0 89189 192.62 361.17 0\n"
          "# Avg bus bandwidth    : 142.652 \n", "give it from its beginning"),
+        # linux-rdma/perftest#234
+        (" #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n",
+         "measure with nccl-tests"),
+        ("Self CPU time total: 47.866ms\nSelf CUDA time total: 16.912ms\n", "export_chrome_trace"),
+        ("Time (%),Total Time (ns),Instances,Avg (ns),Name\n50.1,99385786,32,3105805.8,gemm\n",
+         "nsys export --type sqlite"),
         # open-mpi/ompi#12318
         ("# OSU MPI-CUDA Reduce Latency Test v7.3\n# Datatype: MPI_CHAR.\n1  53.34  24.80\n",
          "measure with nccl-tests"),
@@ -502,3 +516,28 @@ def test_lines_of_ranks_that_name_none_are_no_steps_done_again(opened):
     trace = opened(text)
     assert seconds_of(trace) == {625: 3.2, 626: 3.892}
     assert "lost_work_s" not in trace.run
+    assert any("without their rank" in limit for limit in trace.limits)
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "[trainer{}]:",  # torchrun with the role "trainer": f"[{role}{rank}]:"
+        "Sun Mar  2 12:00:01 2025[1,{}]<stdout>:",  # mpirun --timestamp-output --tag-output
+        "[prterun-node7-99@1,{}]<stdout>: ",  # mpirun of Open MPI 5
+        "[{}]<stderr>:",  # horovodrun
+        "2025-03-02T12:00:01.123Z [rank{}]: ",  # kubectl logs --timestamps
+    ],
+)
+def test_tags_of_launchers_are_ranks_also_behind_a_time(opened, tag):
+    lines = (f"{tag.format(rank)}step {at} | loss 3.4 | {4 + rank} ms |\n"
+             for at in range(1, 4) for rank in (2, 0, 1))  # fmt: skip
+    trace = opened("".join(lines))
+    assert sorted(trace.ranks) == [0, 1, 2]
+    assert trace.of_kind(Kind.COLLECTIVE)["rank"].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
+def test_a_hole_in_a_log_hides_no_line(opened):
+    """What a crash of the host or a rotation by copying leaves: bytes that are 0."""
+    first, second = BLOOM.splitlines(keepends=True)
+    assert seconds_of(opened(first + "\0" * 5_000 + second)) == {12695: 105.22, 12696: 105.01}

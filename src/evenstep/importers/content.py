@@ -134,7 +134,7 @@ def lines(path: Path) -> Iterator[TextLine]:
 
 
 def _decode(line: bytes) -> str:
-    return strip_colours(line[:LONGEST_LINE].decode("utf-8", "replace").rstrip("\r"))
+    return strip_colours(line.lstrip(b"\0")[:LONGEST_LINE].decode("utf-8", "replace").rstrip("\r"))
 
 
 def strip_colours(text: str) -> str:

@@ -250,6 +250,7 @@ class TraceEvents:
     def _attempt(self, decoder: Any, text: bytes) -> tuple[Any, Exception | None]:
         """The value of a text, repaired if that makes it JSON, or the error."""
         failure: Exception | None = None
+        text = text.replace(b'"external id"', b'"External id"')  # of kernels up to torch 1.12
         for mend in (bytes, _legible):
             self._mended = mend(text)
             if failure is not None and self._mended == text:

@@ -109,7 +109,7 @@ def _entries(path: Path, raw: Sequence[Any], limits: list[str]) -> list[Entry]:
     complaints: list[str] = []
     for number, item in enumerate(raw):
         try:
-            found.append(entry(item))
+            found.append(entry(item, number))
         except ValueError as error:
             complaints.append(f"entry {number}: {error}")
     if complaints:

@@ -61,8 +61,8 @@ class Entry:
         return max(self.created_ns, self.completed_ns)
 
 
-def entry(raw: Any) -> Entry:
-    """Parse an entry of a dump. Raises ValueError naming the invalid field."""
+def entry(raw: Any, number: int) -> Entry:
+    """Parse an entry of a dump, the n-th. Raises ValueError naming the invalid field."""
     if not isinstance(raw, Mapping):
         raise ValueError("is not a dictionary")
     backend, name = _profiling_name(raw)
@@ -76,12 +76,12 @@ def entry(raw: Any) -> Entry:
     in_bytes, dtype = _tensors(raw, "input")
     out_bytes, out_dtype = _tensors(raw, "output")
     return Entry(
-        record=_whole(raw, "record_id"), group=_group(raw),
+        record=_whole(raw, "record_id", number), group=_group(raw),
         pg=str(raw.get("pg_id", ""))[:_LONGEST_NAME], sequence=_sequence(raw, message),
         message=message, op=op, backend=backend, closes=name.lower().endswith(_COALESCED),
         peer=_peer(name), bytes_in=in_bytes, bytes_out=out_bytes,
         dtype=dtype if dtype is not DType.OTHER else out_dtype,
-        created_ns=_whole(raw, "time_created_ns"), completed_ns=completed, done=done,
+        created_ns=_created(raw), completed_ns=completed, done=done,
         timed_out=retired and not done, duration_ns=_milliseconds(raw, "duration_ms", LONGEST_MS),
         timeout_ns=_milliseconds(raw, "timeout_ms", LATEST_NS / 1e6), site=_site(raw.get("frames")),
         unseen=done and raw.get("retired") is False,
@@ -132,6 +132,13 @@ def _whole(raw: Mapping[Any, Any], field: str, default: int | None = None) -> in
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < LATEST_NS:
         raise ValueError(f"{field} is {_show(value)}, not a number of its kind")
     return value
+
+
+def _created(raw: Mapping[Any, Any]) -> int:
+    """When the call was made; torch 2.2 wrote whole microseconds, and no record_id."""
+    if "time_created_us" in raw:
+        return 1000 * _whole(raw, "time_created_us")
+    return _whole(raw, "time_created_ns")
 
 
 def _milliseconds(raw: Mapping[Any, Any], field: str, most: float) -> int:

@@ -167,9 +167,12 @@ class _Reader:
         return found.with_column("process", found.process >> 24)
 
     def _kernels(self) -> Columns:
-        if not self._has(KERNELS, "start", "end"):
-            raise TraceError(f"{self.path}: table {KERNELS} has no start and end; export it again")
-        text = "shortName" if self._has(KERNELS, "shortName") else "demangledName"
+        named = (text for text in ("shortName", "demangledName") if self._has(KERNELS, text))
+        if not (text := next(named, "")) or not self._has(KERNELS, "start", "end"):
+            raise TraceError(
+                f"{self.path}: table {KERNELS} is none of Nsight Systems (of nvprof, perhaps): it "
+                "lacks names, starts or ends; profile with nsys profile --trace=cuda,nvtx"
+            )
         found = self._on_device([KERNELS], "kernels", text)
         if not len(found):
             raise TraceError(

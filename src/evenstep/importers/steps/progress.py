@@ -16,6 +16,10 @@ COARSE_S = 30.0  # shortest interval of a row: a second is little of it
 SHORTEST_S = 3.0  # of all that a bar shows
 MAIN = 0.5  # share of the longest bar's time that a bar of training has at least
 MIXED = 0.2  # share of lines of other processes
+ONE_OF_SEVERAL = (
+    "several processes write the same steps without their rank: the steps of one are taken; start "
+    "each with a log of its own (torchrun --log-dir)"
+)
 RESTARTED = 0.5  # share of the time shown before that a bar which begins anew has at most
 
 Row = tuple[int, int, float, float]  # rank, step, start and seconds
@@ -43,10 +47,7 @@ def rows(ticks: Sequence[Tick], limits: list[str]) -> tuple[list[Row], float]:
     total = _main(_runs(ticks)[0])
     bars, mixed = _runs(list(_without_others(ticks, total)))
     if mixed[total] > MIXED * sum(tick.total == total for tick in ticks):
-        limits.append(
-            "several processes write the same progress bar without their rank: the steps of one "
-            "are taken; start each with a log of its own (torchrun --log-dir)"
-        )
+        limits.append(ONE_OF_SEVERAL)
     told = [_of_rank(runs) for runs in bars[total].values()]
     lost_s = sum(lost for _, lost in told) / len(told)
     return [row for found, _ in told for row in found], lost_s

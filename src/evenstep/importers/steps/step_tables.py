@@ -104,7 +104,7 @@ def recognises(source: SourceFile) -> bool:
 def layout_of(source: SourceFile) -> StepColumns | None:
     """Find the columns of a table; None where it is not of steps."""
     file = table_file(source, (*RANKS, *STEPS, *TIMES, *PHASES, "seconds", "duration"))
-    if file is None:
+    if file is None or column_of(file, ("jobid",)):  # accounting of Slurm
         return None
     rank, step, time, part = (column_of(file, names) for names in (RANKS, STEPS, TIMES, PHASES))
     durations = [found for name in file.names if (found := _duration(name)) is not None]

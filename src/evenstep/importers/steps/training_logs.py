@@ -37,11 +37,18 @@ LONGEST = 4_096  # characters of a line that are examined
 _FEWEST = 2  # lines of steps in a training log
 _WITH_TIMERS = "Megatron-LM"  # prints the timers of a step after its line
 
-#: The rank before a line: `[rank3]:`, `[default3]:`, `3: `, `[1,3]<stdout>:`, `[Rank 3]`.
+#: The rank at the beginning of a line: `[rank3]`, `3: `, `[1,3]:`.
 _RANK = re.compile(
-    r"^\s{0,8}(?:\[(?:rank|default) ?(\d{1,7})\]:?|(\d{1,7}): |\[\d{1,4},(\d{1,7})\](?:<\w+>)?:)",
+    r"\s{0,8}(?:\[(?:rank|default) ?(\d{1,7})\]:?|(\d{1,7}): |\[\d{1,4},(\d{1,7})\]:)",
     re.IGNORECASE,
 )
+#: The tag of a launcher, also after a time stamp: `[default3]:` of torchrun, which begins with the
+#: role of the worker; `[1,3]<stdout>:` and `[3]<stdout>:` of mpirun and horovodrun.
+_TAG = re.compile(
+    r"\[(?:rank|default|trainer|worker)(\d{1,7})\]:|\[(?:[\w.@-]{1,80},)?(\d{1,7})\]<std\w{3}>:"
+)
+_TAGGED = 160  # characters before the end of a tag
+_HOLE = re.compile(rb"\0{64,}")  # what a crash or a rotation of logs leaves in a file
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?")
 _NUMBER = r"\\d+(?:\\.\\d+)?(?:[eE][+-]?\\d+)?"  # in a replacement
 
@@ -67,6 +74,7 @@ class Log:
     samples: float = 0.0  # of a step, all ranks together, by MLLOG
     timers: Timers = field(default_factory=Timers)
     kind: str = ""
+    mixed: int = 0  # lines of other processes, or of the same step
 
 
 class LogKind(NamedTuple):
@@ -119,7 +127,7 @@ KINDS = {
     # `iteration 10/ 500 | … | elapsed time per iteration (ms): 1.5`, and with `_` and `=`
     "Megatron-LM": _kind("elapsed",
         r"\biteration=?\s{1,12}<step>/\s{0,12}\d{1,9} \|.{0,600}?"
-        r"elapsed[ _]time[ _]per[ _]iteration[ _]\(?ms\)?[:=] ?<ms>"),
+        r"elapsed[ _]time[ _]per[ _]iteration[ _]\(?(?:ms\)?[:=] ?<ms>|s\)?[:=] ?<s>)"),
     "nanotron": _kind("elapsed_time_per_iteration_ms",
         r"\biteration: <step> / \d{1,9} \|.{0,400}?elapsed_time_per_iteration_ms: <ms>(?P<K>K)?"),
     "torchtitan": _kind("tps:", r"\bstep:\s{1,8}<step>\s{1,8}loss:.{0,200}?\btps:"),
@@ -240,12 +248,12 @@ def _amount(value: Any) -> float:
 
 def recognises(source: SourceFile) -> bool:
     """Whether some lines of a text have steps; a log that begins with NCCL's lines is read on."""
-    if b"\0" in source.head:
+    head = _HOLE.sub(b"", source.head)
+    if b"\0" in head:
         return False
-    head = source.head.decode("utf-8", "replace").replace("\r", "\n").split("\n")
-    if _has_steps(head):
+    if _has_steps(head.decode("utf-8", "replace").replace("\r", "\n").split("\n")):
         return True
-    if b"NCCL INFO" not in source.head:
+    if b"NCCL INFO" not in head:
         return False
     return _has_steps(line.text for line in islice(lines(source.path), SEARCHED_LINES))
 
@@ -284,6 +292,8 @@ def read(sources: Sequence[SourceFile]) -> Trace:
     rows = Timed(rank.astype(int), number.astype(int), start, seconds, part.astype(int))
     trace = trace_of(rows, draft, {"source": f"{NAME} ({log.kind})", **log.spans_s}, {})
     trace.limits += log.timers.limits()
+    if log.mixed > progress.MIXED * len(log.rows):
+        trace.limits.append(progress.ONE_OF_SEVERAL)
     apart = _apart(rows)
     if "lost_work_s" in trace.run:
         trace.run["lost_work_s"] *= apart
@@ -326,7 +336,7 @@ def _read_file(log: Log, source: SourceFile, own: int) -> None:
 
 def _take(log: Log, text: str, own: int) -> None:
     """Take in one line, if it has a step. Progress bars are used only without other lines."""
-    tag = _RANK.match(text)
+    tag = _TAG.search(text, 0, _TAGGED) or _RANK.match(text)
     rank = int(next(filter(None, tag.groups()), own)) if tag else own
     said: LogLine | None = None
     kind = "MLPerf" if _MLLOG in text else ""
@@ -360,6 +370,6 @@ def _enter(log: Log, rank: int, said: LogLine) -> None:
         seconds = (said.clock_s - clock_s) / (said.number - before)
     again = log.rows and log.rows[-1][:2] == (rank, said.number)
     if seconds > 0 and again and not said.clock_s - sum(log.rows[-1][2:]) > seconds:
-        log.rows.pop()  # several processes, or lines, of one step are no step done again
+        log.mixed += log.rows.pop()[3] != seconds  # of several processes: no step done again
     if seconds > 0:
         log.rows.append((rank, said.number, said.clock_s - seconds, seconds))
