@@ -602,7 +602,7 @@ def test_durations_that_exceed_all_time_together_are_left_out(tmp_path):
     ring = [entry(0), entry(1, duration_ms=4e12), entry(2)]
     trace = read(write(tmp_path, {rank: dump(ring) for rank in (0, 1)}))
     assert len(trace.events) == 4
-    assert any("duration_ms is 4000000000000.0, not a duration" in one for one in trace.limits)
+    assert any("`$.duration_ms`" in one for one in trace.limits)
 
 
 @given(st.dictionaries(FIELDS, VALUES, max_size=6), st.booleans(), VALUES)

@@ -133,8 +133,8 @@ def test_several_tests_in_a_file_keep_their_names_and_ranks(floors):
 @pytest.mark.parametrize(
     "tag",
     ["[1,0]<stdout>:", " 0: ", "[rank0]:", "2026-11-20T12:00:00.123456789Z ", "1: [1,3]<stdout>:",
-     "\x1b[32m"],
-    ids=["mpirun", "srun", "torchrun", "collector", "two of them", "colour"],
+     "\x1b[32m", "Sun Mar  2 12:00:01 2025[1,7]<stdout>:", "[prterun-node7-99@1,7]<stdout>: "],
+    ids=["mpirun", "srun", "torchrun", "collector", "two of them", "colour", "times", "mpirun 5"],
 )  # fmt: skip
 def test_what_launchers_put_before_a_line_is_left_aside(floors, tag):
     log = PRESENT + HEADER + UNITS + ROW

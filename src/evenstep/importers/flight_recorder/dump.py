@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from evenstep.errors import TraceError
 from evenstep.importers.content import content, parsed_json
 from evenstep.importers.file_ranks import rank_of
@@ -87,7 +89,8 @@ def read_dump(path: Path, taken: Mapping[int, Dump], named: Mapping[Path, int]) 
     if version.partition(".")[0] not in KNOWN_VERSIONS:
         limits.append(f"{path} has format version {version!r}; it was read as 2.x")
     dump = Dump(
-        path=path, rank=rank, version=version, library=str(value.get("comm_lib_version", ""))[:40],
+        path=path, rank=rank, version=version,
+        library=str(value.get("comm_lib_version", value.get("nccl_version", "")))[:40],
         config=config, reached=_last_issued(value.get("pg_status"), entries), entries=entries,
         written_ns=0, limits=limits,
     )  # fmt: skip
@@ -110,7 +113,7 @@ def _entries(path: Path, raw: Sequence[Any], limits: list[str]) -> list[Entry]:
     for number, item in enumerate(raw):
         try:
             found.append(entry(item, number))
-        except ValueError as error:
+        except msgspec.ValidationError as error:
             complaints.append(f"entry {number}: {error}")
     if complaints:
         shown = "; ".join(complaints[:_MOST_COMPLAINTS])

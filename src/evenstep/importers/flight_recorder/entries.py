@@ -12,17 +12,22 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from evenstep.importers.draft import LATEST_NS, MOST_BYTES
 from evenstep.importers.kineto.names import MESSAGES, element_type, operation
 from evenstep.trace.spool.layout import DType, Op
 
-_PEERS = re.compile(r"(\d{1,9})\s*(->|<-)\s*(\d{1,9})")
+_PEERS = re.compile(r"\d\s*(?:->|<-)\s*(\d{1,9})")
 _COALESCED = "coalesced"
 LONGEST_MS = LATEST_NS / 1e6 / 65_536  # of an operation: all of a ring's together are a time
 _LONGEST_NAME = 200
-_MOST_DIMENSIONS = 64
+Whole = Annotated[int, msgspec.Meta(ge=0, lt=LATEST_NS)]
+Shape = Annotated[
+    list[Annotated[int, msgspec.Meta(ge=0, lt=MOST_BYTES)]], msgspec.Meta(max_length=64)
+]
 
 
 @dataclass(slots=True, frozen=True)
@@ -61,30 +66,64 @@ class Entry:
         return max(self.created_ns, self.completed_ns)
 
 
+class _Raw(msgspec.Struct):
+    """An entry as files have it, of any version; None where a field is unknown."""
+
+    profiling_name: str
+    record_id: Whole | None = None  # torch 2.2 wrote none
+    pg_id: Any = ""
+    process_group: list[str] | None = None  # name and description, since version 2
+    collective_seq_id: Whole | None = None
+    p2p_seq_id: Whole | None = None
+    seq_id: Whole | None = None  # version 1 has one count for both
+    is_p2p: Any = False
+    time_created_ns: Whole | None = None
+    time_created_us: Whole | None = None  # torch 2.2
+    time_discovered_completed_ns: Whole | None = None
+    state: Any = None
+    retired: Any = False
+    input_sizes: list[Shape] | None = None
+    output_sizes: list[Shape] | None = None
+    input_dtypes: list[Any] | None = None
+    output_dtypes: list[Any] | None = None
+    duration_ms: Annotated[float, msgspec.Meta(ge=0, lt=LONGEST_MS)] | None = None
+    timeout_ms: Annotated[float, msgspec.Meta(ge=0, lt=LATEST_NS / 1e6)] | None = None
+    frames: Any = None
+
+
 def entry(raw: Any, number: int) -> Entry:
-    """Parse an entry of a dump, the n-th. Raises ValueError naming the invalid field."""
-    if not isinstance(raw, Mapping):
-        raise ValueError("is not a dictionary")
-    backend, name = _profiling_name(raw)
+    """Parse an entry of a dump, the n-th. Raises ValidationError of an invalid field."""
+    said = msgspec.convert(raw, _Raw)
+    backend, _, name = said.profiling_name[:_LONGEST_NAME].rpartition(":")
     op = operation(name) or Op.OTHER
-    message = raw.get("is_p2p") is True or op in MESSAGES
-    completed = _whole(raw, "time_discovered_completed_ns", 0)
-    retired = raw.get("retired") is True
+    message = said.is_p2p is True or op in MESSAGES
+    counted = said.p2p_seq_id if message else said.collective_seq_id
+    sequence = said.seq_id if counted is None else counted
+    created = said.time_created_ns
+    if created is None and said.time_created_us is not None:
+        created = 1000 * said.time_created_us
+    if sequence is None or created is None:
+        raise msgspec.ValidationError("it has no number, or no time of creation")
+    completed = said.time_discovered_completed_ns or 0
     # gloo's recorder never says "completed": it retires an entry when its work has ended. On a
     # device an entry that was retired without having completed has timed out.
-    done = completed > 0 or raw.get("state") == "completed" or (retired and backend == "gloo")
-    in_bytes, dtype = _tensors(raw, "input")
-    out_bytes, out_dtype = _tensors(raw, "output")
+    retired = said.retired is True
+    done = completed > 0 or said.state == "completed" or (retired and backend == "gloo")
+    in_bytes, dtype = _tensors(said.input_sizes, said.input_dtypes)
+    out_bytes, out_dtype = _tensors(said.output_sizes, said.output_dtypes)
+    pg = str(said.pg_id)[:_LONGEST_NAME]
+    title, description = [*(said.process_group or [pg]), "", ""][:2]
+    peer = _PEERS.search(name)  # as a rank within the group: "send 0->1" has 1
     return Entry(
-        record=_whole(raw, "record_id", number), group=_group(raw),
-        pg=str(raw.get("pg_id", ""))[:_LONGEST_NAME], sequence=_sequence(raw, message),
+        record=number if said.record_id is None else said.record_id,
+        group=(title[:_LONGEST_NAME], description[:_LONGEST_NAME]), pg=pg, sequence=sequence,
         message=message, op=op, backend=backend, closes=name.lower().endswith(_COALESCED),
-        peer=_peer(name), bytes_in=in_bytes, bytes_out=out_bytes,
+        peer=int(peer[1]) if peer else -1, bytes_in=in_bytes, bytes_out=out_bytes,
         dtype=dtype if dtype is not DType.OTHER else out_dtype,
-        created_ns=_created(raw), completed_ns=completed, done=done,
-        timed_out=retired and not done, duration_ns=_milliseconds(raw, "duration_ms", LONGEST_MS),
-        timeout_ns=_milliseconds(raw, "timeout_ms", LATEST_NS / 1e6), site=_site(raw.get("frames")),
-        unseen=done and raw.get("retired") is False,
+        created_ns=created, completed_ns=completed, done=done, timed_out=retired and not done,
+        duration_ns=round((said.duration_ms or 0) * 1e6),
+        timeout_ns=round((said.timeout_ms or 0) * 1e6), site=_site(said.frames),
+        unseen=done and said.retired is False,
     )  # fmt: skip
 
 
@@ -122,83 +161,15 @@ def _merge(launch: list[Entry]) -> list[Entry]:
     return [whole]
 
 
-# -- fields ----------------------------------------------------------------------------------------
-
-
-def _whole(raw: Mapping[Any, Any], field: str, default: int | None = None) -> int:
-    value = raw.get(field, default)
-    if value is None and default is not None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < LATEST_NS:
-        raise ValueError(f"{field} is {_show(value)}, not a number of its kind")
-    return value
-
-
-def _created(raw: Mapping[Any, Any]) -> int:
-    """When the call was made; torch 2.2 wrote whole microseconds, and no record_id."""
-    if "time_created_us" in raw:
-        return 1000 * _whole(raw, "time_created_us")
-    return _whole(raw, "time_created_ns")
-
-
-def _milliseconds(raw: Mapping[Any, Any], field: str, most: float) -> int:
-    value = raw.get(field)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return 0
-    if not 0 <= value < most:
-        raise ValueError(f"{field} is {_show(value)}, not a duration")
-    return round(value * 1e6)
-
-
-def _sequence(raw: Mapping[Any, Any], message: bool) -> int:
-    field = "p2p_seq_id" if message else "collective_seq_id"
-    return _whole(raw, field if field in raw else "seq_id")  # version 1 has one count for both
-
-
-def _profiling_name(raw: Mapping[Any, Any]) -> tuple[str, str]:
-    text = raw.get("profiling_name")
-    if not isinstance(text, str):
-        raise ValueError(f"profiling_name is {_show(text)}, not text")
-    backend, _, name = text[:_LONGEST_NAME].rpartition(":")
-    return backend, name
-
-
-def _peer(name: str) -> int:
-    """The peer of a message, as a rank within the group: "send 0->1" has 1."""
-    match = _PEERS.search(name)
-    return int(match[3]) if match else -1
-
-
-def _group(raw: Mapping[Any, Any]) -> tuple[str, str]:
-    pair = raw.get("process_group")
-    if pair is None:  # version 1
-        return str(raw.get("pg_id", ""))[:_LONGEST_NAME], ""
-    if not isinstance(pair, list | tuple) or not all(isinstance(part, str) for part in pair):
-        raise ValueError("process_group is not a name and a description")
-    name, description = (*pair, "", "")[:2]
-    return name[:_LONGEST_NAME], description[:_LONGEST_NAME]
-
-
-def _tensors(raw: Mapping[Any, Any], side: str) -> tuple[int, DType]:
-    """Bytes of all input or output tensors, and the element type of the first."""
-    shapes, types = raw.get(f"{side}_sizes") or [], raw.get(f"{side}_dtypes") or []
-    if not isinstance(shapes, list | tuple) or not isinstance(types, list | tuple):
-        raise ValueError(f"{side}_sizes is not a list of shapes")
+def _tensors(shapes: list[list[int]] | None, types: list[Any] | None) -> tuple[int, DType]:
+    """Bytes of all tensors of a side, and the element type of the first."""
+    shapes, types = shapes or [], types or []
     known = [element_type(str(name)[:40]) for name in types[: len(shapes)]]
     widths = [size for _, size in known] + [known[-1][1] if known else 4] * len(shapes)
-    pairs = zip(shapes, widths, strict=False)
-    total = sum(_elements(shape, side) * width for shape, width in pairs)
+    total = sum(math.prod(shape) * width for shape, width in zip(shapes, widths, strict=False))
     if total > MOST_BYTES:
-        raise ValueError(f"{side}_sizes hold more than a machine can")
+        raise msgspec.ValidationError("its tensors hold more than a machine can")
     return total, known[0][0] if known else DType.OTHER
-
-
-def _elements(shape: Any, side: str) -> int:
-    if not isinstance(shape, list | tuple) or len(shape) > _MOST_DIMENSIONS:
-        raise ValueError(f"{side}_sizes is not a list of shapes")
-    if not all(type(size) is int and 0 <= size < MOST_BYTES for size in shape):
-        raise ValueError(f"{side}_sizes has {_show(shape)}, which is not a shape")
-    return math.prod(shape)
 
 
 def _site(frames: Any) -> str:
@@ -212,12 +183,3 @@ def _site(frames: Any) -> str:
         if isinstance(file, str) and "torch/" not in file.replace("\\", "/"):
             return f"{str(name)[:80]} ({PurePath(file).name[:80]}:{str(line)[:12]})"
     return ""
-
-
-def _show(value: Any) -> str:
-    """A short form of any value, for messages."""
-    if value is None or isinstance(value, bool | float):
-        return str(value)
-    if isinstance(value, int):
-        return str(value) if abs(value) < LATEST_NS else "a huge number"
-    return repr(value[:40]) if isinstance(value, str) else f"a {type(value).__name__}"

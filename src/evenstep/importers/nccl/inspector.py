@@ -10,20 +10,19 @@ records.
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
 from evenstep.errors import TraceError
 from evenstep.importers.content import SourceFile, TraceFormat, lines, usable
-from evenstep.importers.draft import LATEST_NS, MOST_BYTES, Draft
+from evenstep.importers.draft import LATEST_NS, Draft
 from evenstep.importers.file_ranks import absent
 from evenstep.importers.kineto.names import operation
 from evenstep.trace.ranks import MOST_RANKS
@@ -35,6 +34,9 @@ NAME = "NCCL Inspector log"
 MOST_RECORDS = 20_000_000  # of all files: what fits into memory
 _MOST_COMPLAINTS = 3
 
+Whole = Annotated[int, msgspec.Meta(ge=0, lt=LATEST_NS)]
+Microseconds = Annotated[int, msgspec.Meta(ge=0, le=LATEST_NS // 1000)]
+Rank = Annotated[int, msgspec.Meta(ge=0, le=MOST_RANKS)]
 _HEAD = re.compile(rb'"(coll_perf|p2p_perf|dump_stats)"\s*:')
 _COLUMNS = ("enter_ns", "exit_ns", "device_enter_ns", "device_exit_ns", "group_seq", "bytes", "op")
 
@@ -92,11 +94,11 @@ def _read_file(log: _Log, source: SourceFile) -> list[str]:
         if not line.text.strip():
             continue
         try:
-            right += _record(log, json.loads(line.text), before)
-        except (ValueError, RecursionError) as error:
+            right += _record(log, msgspec.json.decode(line.text), before)
+        except (msgspec.DecodeError, RecursionError) as error:
             wrong += 1
             if len(complaints) < _MOST_COMPLAINTS:
-                complaints.append(f"line {line.number}: {_message_of(error)}")
+                complaints.append(f"line {line.number}: {str(error)[:120]}")
         if log.records > MOST_RECORDS:
             return [f"only the first {MOST_RECORDS} records were read"]
     if not right:
@@ -107,91 +109,75 @@ def _read_file(log: _Log, source: SourceFile) -> list[str]:
     return [f"{source.path}: {wrong} lines were left out ({'; '.join(complaints)})"]
 
 
-def _message_of(error: Exception) -> str:
-    if isinstance(error, json.JSONDecodeError):
-        return f"not whole JSON at column {error.colno}"
-    return str(error)[:120] if isinstance(error, ValueError) else "too deeply nested"
+class _Record(msgspec.Struct):
+    """What a line says of a call, its header and metadata; kinds of calls are spelled alike."""
+
+    rank: Rank
+    n_ranks: Rank
+    pid: Whole
+    dump_timestamp_us: Microseconds
+    sn: Whole
+    msg_size_bytes: Whole
+    exec_time_us: Microseconds
+    id: Any = None
+    hostname: Any = None
+    event_trace_ts: Any = None
 
 
 def _record(log: _Log, value: Any, before: dict[str, Any]) -> bool:
-    """Take in one line; return whether it is a call. Raises ValueError naming an invalid field.
+    """Take in one line; return whether it is a call. Raises ValidationError of an invalid field.
 
     Fields that a line lacks are those of the marker `before` it.
     """
-    if not isinstance(value, dict):
-        raise ValueError("header is missing")
-    value = {**before, **value}
+    value = {**before, **msgspec.convert(value, dict[str, Any])}
     if "dump_stats" in value:
         before |= {name: value[name] for name in ("header", "metadata") if name in value}
-        stats = value["dump_stats"]
+        counts = msgspec.convert(value["dump_stats"], dict[str, Any])
         log.dropped += sum(
-            _whole(stats, name, MOST_BYTES)
-            for name in (stats if isinstance(stats, dict) else ())
-            if "drop" in name
+            msgspec.convert(counts[name], Whole) for name in counts if "drop" in name
         )
         return False
-    head, meta = _part(value, "header"), _part(value, "metadata")
     kind = "coll" if "coll_perf" in value else "p2p"
-    perf = _part(value, f"{kind}_perf")
-    rank, size = _whole(head, "rank", MOST_RANKS), _whole(head, "n_ranks", MOST_RANKS)
-    if rank >= size:
-        raise ValueError(f"rank {rank} of {size} ranks")
-    name = str(head.get("id"))[:64]
-    if log.sizes.setdefault(name, size) != size:
-        raise ValueError(f"communicator {name} has {size} ranks here and {log.sizes[name]} before")
-    process = str(meta.get("hostname"))[:256], _whole(meta, "pid", LATEST_NS)
-    times = _times(perf, _whole(meta, "dump_timestamp_us", LATEST_NS // 1000), kind)
-    numbers = (
-        *times,
-        _whole(perf, f"{kind}_sn", LATEST_NS),
-        _whole(perf, f"{kind}_msg_size_bytes", MOST_BYTES),
-        int(operation(str(perf.get(kind))[:40]) or Op.OTHER),
-    )
-    series = log.series.setdefault((name, *process, rank), _Series(process, rank))
+    parts = [part for name in ("header", "metadata", f"{kind}_perf")
+             if isinstance(part := value.get(name), dict)]  # fmt: skip
+    told = {name.removeprefix(f"{kind}_"): one for part in parts for name, one in part.items()}
+    said = msgspec.convert(told, _Record, strict=False)
+    name = str(said.id)[:64]
+    if said.rank >= said.n_ranks or log.sizes.setdefault(name, said.n_ranks) != said.n_ranks:
+        known = f", which has {log.sizes[name]}" if name in log.sizes else ""
+        raise msgspec.ValidationError(
+            f"rank {said.rank} of {said.n_ranks} ranks in communicator {name}{known}"
+        )
+    process = str(said.hostname)[:256], said.pid
+    op = operation(str(told.get(kind))[:40]) or Op.OTHER
+    series = log.series.setdefault((name, *process, said.rank), _Series(process, said.rank))
+    numbers = (*_times(said), said.sn, said.msg_size_bytes, int(op))
     for column, number in zip(_COLUMNS, numbers, strict=True):
         series.columns[column].append(number)
     log.records += 1
     return True
 
 
-def _times(perf: Mapping[str, Any], dumped_us: int, kind: str) -> tuple[int, int, int, int]:
+def _times(said: _Record) -> tuple[int, int, int, int]:
     """Host entry and exit, then the kernel's, all in ns of the wall clock.
 
     Without the verbose trace only the duration is known; the end is taken to be the dump's time.
     """
-    duration_ns = _whole(perf, f"{kind}_exec_time_us", LATEST_NS // 1000) * 1000
-    trace = perf.get("event_trace_ts")
-    trace = trace if isinstance(trace, dict) else {}
+    trace = said.event_trace_ts if isinstance(said.event_trace_ts, dict) else {}
     listed = trace.get("kernel_events")
     kernels = [item for item in listed if isinstance(item, dict)] if type(listed) is list else []
     ends = [end for item in kernels if (end := _stamp(item, "kernel_stop_ts"))]
     starts = [start for item in kernels if (start := _stamp(item, "kernel_start_ts"))]
-    end_ns = (max(ends) if ends else dumped_us) * 1000
-    start_ns = max(end_ns - duration_ns, 0)
-    issued_ns = _stamp(trace, f"{kind}_start_ts") * 1000 or (min(starts) * 1000 if starts else 0)
+    end_ns = 1000 * max(ends, default=said.dump_timestamp_us)
+    start_ns = max(end_ns - 1000 * said.exec_time_us, 0)
+    issued = (_stamp(trace, name) for name in ("coll_start_ts", "p2p_start_ts"))
+    issued_ns = 1000 * next(filter(None, issued), min(starts, default=0))
     return min(issued_ns or start_ns, start_ns), end_ns, start_ns, end_ns
 
 
 def _stamp(item: Mapping[str, Any], field_name: str) -> int:
     value = item.get(field_name)
     return value if type(value) is int and 0 < value < LATEST_NS // 1000 else 0
-
-
-def _part(value: Any, name: str) -> dict[str, Any]:
-    part = value.get(name) if isinstance(value, dict) else None
-    if not isinstance(part, dict):
-        raise ValueError(f"{name} is missing")
-    return part
-
-
-def _whole(part: Mapping[str, Any], name: str, most: int) -> int:
-    value = part.get(name)
-    if isinstance(value, float) and math.isfinite(value) and value.is_integer():
-        value = int(value)
-    if type(value) is not int or not 0 <= value <= most:
-        shown = value if isinstance(value, int | float | None) else f"a {type(value).__name__}"
-        raise ValueError(f"{name} is {str(shown)[:24]}, not a number of its kind")
-    return value
 
 
 # -- all files -------------------------------------------------------------------------------------

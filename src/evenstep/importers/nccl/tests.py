@@ -31,7 +31,8 @@ _PROGRAM = re.compile(r"\b(\w+)_perf\b")
 _RANK = re.compile(r"#\s*Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S+)")
 #: Prefix of a line: by mpirun --tag-output, srun --label, torchrun, and collectors of logs.
 _TAG = re.compile(
-    r"\s*(?:\[[\w,]+\](?:<\w+>)?:|\d{1,6}:\s|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*\s)\s*"
+    r"\s*(?:\[[\w.,@-]{1,99}\](?:<\w+>)?:|\d{1,6}:\s|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*\s"
+    r"|\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4})\s*"
 )
 _UNITS_NS = {"(us)": 1e3, "(ms)": 1e6, "(s)": 1e9}
 _RATIO_ERROR = 0.03  # printed bandwidths have two or three digits
