@@ -541,3 +541,16 @@ def test_a_hole_in_a_log_hides_no_line(opened):
     """What a crash of the host or a rotation by copying leaves: bytes that are 0."""
     first, second = BLOOM.splitlines(keepends=True)
     assert seconds_of(opened(first + "\0" * 5_000 + second)) == {12695: 105.22, 12696: 105.01}
+
+
+def test_a_bar_of_more_than_a_mebibyte_in_one_line_is_read_to_its_end(opened):
+    """A file without a terminal has a bar in one line: 20,000 steps of 1 s, then as many of 2 s."""
+    shown = []
+    for at in range(1, 40_001):
+        minutes, seconds = divmod(at + max(at - 20_000, 0), 60)
+        clock = f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
+        shown.append(f"\r  1%|##  | {at}/40000 [{clock}<1:00:00, 1it/s]")
+    assert sum(map(len, shown)) > 1 << 20
+    found = seconds_of(opened("".join(shown)))
+    assert max(found) == 40_000
+    assert sum(found.values()) / len(found) == pytest.approx(1.5, rel=0.01)

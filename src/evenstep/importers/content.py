@@ -115,17 +115,18 @@ def parsed_json(data: bytes, path: Path) -> Any:
 
 
 def lines(path: Path) -> Iterator[TextLine]:
-    """Yield the lines of a text file; bytes that are not UTF-8 are replaced.
+    """Yield the lines of a text file; bytes that are not UTF-8 are replaced. As on a terminal, a
+    carriage return begins a line anew: a bar of progress is many lines, however long it is.
 
     Raises `TraceError` where the file cannot be read.
     """
     number, start, held, skipped = 1, 0, b"", 0
     with Stream(path) as stream:
         for piece in stream.pieces():
-            *whole, held = (held + piece).split(b"\n")
+            *whole, held = (held + piece).splitlines(keepends=True)
             for line in whole:
                 yield TextLine(number, start, _decode(line))
-                number, start, skipped = number + 1, start + skipped + len(line) + 1, 0
+                number, start, skipped = number + 1, start + skipped + len(line), 0
             if len(held) > LONGEST_LINE:
                 skipped += len(held) - LONGEST_LINE
                 held = held[:LONGEST_LINE]
@@ -134,7 +135,8 @@ def lines(path: Path) -> Iterator[TextLine]:
 
 
 def _decode(line: bytes) -> str:
-    return strip_colours(line.lstrip(b"\0")[:LONGEST_LINE].decode("utf-8", "replace").rstrip("\r"))
+    line = line.lstrip(b"\0")[:LONGEST_LINE].rstrip(b"\r\n")
+    return strip_colours(line.decode("utf-8", "replace"))
 
 
 def strip_colours(text: str) -> str:

@@ -124,12 +124,21 @@ def _of_rank(runs: Sequence[Sequence[Tick]]) -> tuple[list[Row], float]:
     return found, lost_s
 
 
-def _of_run(run: Sequence[Tick], *, resumed: bool) -> Iterator[tuple[Tick, float]]:
-    """Lines and the seconds of a step up to each, from as far back as the clock is exact."""
+def _marks(run: Sequence[Tick], steps: int, seconds: float) -> list[Tick]:
+    """Lines that are at least so many steps and seconds apart."""
     marks = [run[0]]
     for tick in run[1:]:
-        if tick.number > marks[-1].number and tick.elapsed_s >= marks[-1].elapsed_s + COARSE_S:
+        ahead, later_s = tick.number - marks[-1].number, tick.elapsed_s - marks[-1].elapsed_s
+        if ahead >= steps and later_s >= seconds:
             marks.append(tick)
+    return marks
+
+
+def _of_run(run: Sequence[Tick], *, resumed: bool) -> Iterator[tuple[Tick, float]]:
+    """Lines and the seconds of a step up to each, from as far back as the clock is exact in most:
+    each row stands for as many steps."""
+    steps = sorted(after.number - tick.number for tick, after in pairwise(_marks(run, 1, COARSE_S)))
+    marks = _marks(run, steps[-1 - len(steps) // 10] if steps else 1, 0.0 if steps else COARSE_S)
     if run[-1].number > marks[-1].number:
         marks[max(len(marks) - 1, 1) :] = [run[-1]]
     whole_s = marks[-1].elapsed_s - marks[0].elapsed_s

@@ -251,7 +251,7 @@ def recognises(source: SourceFile) -> bool:
     head = _HOLE.sub(b"", source.head)
     if b"\0" in head:
         return False
-    if _has_steps(head.decode("utf-8", "replace").replace("\r", "\n").split("\n")):
+    if _has_steps(head.decode("utf-8", "replace").splitlines()):
         return True
     if b"NCCL INFO" not in head:
         return False
@@ -328,8 +328,7 @@ def _apart(rows: Timed) -> float:
 
 def _read_file(log: Log, source: SourceFile, own: int) -> None:
     for line in lines(source.path):
-        for text in line.text.split("\r"):
-            _take(log, text[:LONGEST], own)
+        _take(log, line.text[:LONGEST], own)
         if len(log.rows) + len(log.ticks) > MOST_STEPS:
             raise TraceError(f"{source.path}: only the first {MOST_STEPS} steps were read")
 
