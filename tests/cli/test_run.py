@@ -184,6 +184,11 @@ def test_a_run_without_ranks_says_why_there_is_no_verdict(command):
     assert where.startswith("evenstep: recording in ")
 
 
+def test_a_command_that_fails_before_its_ranks_attach_is_not_told_to_call_torch(command):
+    done = command("run", "--", *python("import no_such_module"))
+    assert "the command ended with 1 before any of its ranks had attached" in done.stderr
+
+
 def test_a_rank_that_could_not_attach_has_said_why(command, tmp_path):
     done = command("run", "--out", "r", "--", *python("import os; os.mkdir('r/attempt-000')"))
     assert "no rank could attach, for the reason that it gave" in done.stderr

@@ -14,8 +14,8 @@ from evenstep.diagnose.measure.hosts import ports
 from evenstep.importers.draft import Draft
 from evenstep.importers.opening import open_trace
 from evenstep.report.terminal.sentences import movement
-from evenstep.trace.spool.layout import Kind, Op
-from tests.diagnose.synthetic import World
+from evenstep.trace.spool.layout import Kind, Op, Phase
+from tests.diagnose.synthetic import MS, World
 from tests.importers.profiles import Profile
 
 TOKENS = {0: 1000, 1: 1000, 2: 4000}  # elements that each rank receives
@@ -84,3 +84,18 @@ def test_a_rank_that_receives_nothing_counts_among_those_that_share_the_tokens()
     trace = replace(trace, events=trace.events.with_column("bytes_out", received))
     found = transfers.tokens(trace, step_grid(trace))
     assert (found["imbalance"], found["fullest"]) == (4.0, [{"rank": 0, "share": 1.0}])
+
+
+@pytest.mark.parametrize(("late_ns", "hot"), [(5 * MS, True), (500 * MS, False)])
+def test_a_rank_that_computes_longer_as_it_receives_more_has_a_hot_expert(late_ns, hot):
+    """Twice the mean, thrice the others': that explains three times their work of 64 ms."""
+    world = World(ranks=4, noise=0.005, after_backward=((Op.ALL_TO_ALL, 4000),))
+    trace = world.slow(1, Phase.FORWARD, late_ns, computing=True).trace()
+    calls = trace.events.op == int(Op.ALL_TO_ALL)
+    received = np.where(trace.events["rank"] == 1, 12000, 4000)
+    received = np.where(calls, received, trace.events.bytes_out)
+    trace = replace(trace, events=trace.events.with_column("bytes_out", received))
+    finding = diagnose(trace).findings[0]
+    assert finding.where.ranks == [1]
+    assert ("receives 2 times the mean in all-to-alls" in finding.cause) == hot
+    assert ("hot expert" in finding.options[0].action) == hot

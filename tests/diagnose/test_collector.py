@@ -88,6 +88,21 @@ def test_what_the_script_calls_itself_is_not_advised_away_by_switching_the_colle
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("word", "advice"),
+    [
+        ("pays", "keep --act gc on: a step in which it acts is 40 % shorter"),
+        ("on trial", "let --act gc go on: its trial has compared 3 pairs of blocks so far"),
+        ("does not pay", "keep collections out of the steps"),
+    ],
+)
+def test_an_action_that_acts_already_is_not_advised_as_if_it_did_not(word, advice):
+    trace = collecting(World(noise=0.005)).trace()
+    told = {"action": "gc", "word": word, "pairs": 3, "gain": 0.4, "acted_steps": 30}
+    trace.ranks[0].facts["actions"] = [told]
+    assert diagnose(trace).findings[0].options[0].action.startswith(advice)
+
+
 @pytest.mark.parametrize("together", [[0, 1, 2], [0, 1, 2, 3]])
 def test_pauses_that_most_ranks_make_at_once_cost_what_the_job_would_gain(together):
     table = np.zeros((60, 4))

@@ -68,7 +68,7 @@ def main(args: argparse.Namespace) -> int:
 
         collect(folder.path, run_id=admission.run_id)
     try:
-        _print_verdict(folder, environ, verdict=settings.verdict, as_json=args.json)
+        _print_verdict(folder, environ, code, verdict=settings.verdict, as_json=args.json)
     except KeyboardInterrupt:  # a second Ctrl-C: no verdict, but the command's own code
         say(f"interrupted; `evenstep diagnose {folder.path}` prints the verdict")
     return code
@@ -159,20 +159,11 @@ def _written_here(spool: Path) -> bool:
 
 
 def _print_verdict(
-    folder: RunFolder, environ: Mapping[str, str], *, verdict: bool, as_json: bool
+    folder: RunFolder, environ: Mapping[str, str], code: int, *, verdict: bool, as_json: bool
 ) -> None:
     """Diagnose the run in a child process: it may need much memory, and may fail."""
     if not any(folder.path.glob("attempt-*/rank-*.spool")):
-        if not (env.BOOTSTRAP / "sitecustomize.py").exists():
-            say(f"no rank attached: {env.BOOTSTRAP} is incomplete; reinstall evenstep")
-            return
-        if folder.attempts():
-            say("no rank could attach, for the reason that it gave; there is nothing to diagnose")
-            return
-        say(
-            "no rank attached: the command called neither torch.distributed.init_process_group nor "
-            "MPI with several ranks, or its Python ignores PYTHONPATH; there is nothing to diagnose"
-        )
+        say(f"{_why_nothing(folder, code)}; there is nothing to diagnose")
         return
     if not is_rank_zeros_node(folder, environ) or not (verdict or as_json):
         if identity.from_environment(environ).local_rank == 0:  # one launcher per node
@@ -187,6 +178,20 @@ def _print_verdict(
     own = {**os.environ, "EVENSTEP": "0", "PYTHONPATH": path}
     subprocess.run([*diagnose, *["--json"] * as_json], stdout=output, env=own, check=False)
     say(f"next: evenstep diagnose {_short(folder)} --html report.html")
+
+
+def _why_nothing(folder: RunFolder, code: int) -> str:
+    """Why there is no trace of a command that ended with this code."""
+    if not (env.BOOTSTRAP / "sitecustomize.py").exists():
+        return f"no rank attached: {env.BOOTSTRAP} is incomplete (reinstall evenstep)"
+    if folder.attempts():
+        return "no rank could attach, for the reason that it gave"
+    if code:
+        return f"the command ended with {code} before any of its ranks had attached"
+    return (
+        "no rank attached: the command called neither torch.distributed.init_process_group nor MPI "
+        "with several ranks, or its Python ignores PYTHONPATH"
+    )
 
 
 def _short(folder: RunFolder) -> str:

@@ -16,6 +16,7 @@ from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import WORK_PHASES, Cause
 from evenstep.diagnose.lateness.thresholds import FEWEST_STEPS
 from evenstep.diagnose.levels import FEWEST, LOW, MOST, NAMED, NEARLY_ALL, SEVERAL
+from evenstep.diagnose.measure.effects import effects_of_actions
 from evenstep.diagnose.measure.grid import during
 from evenstep.diagnose.measure.hosts import Contention, growth
 from evenstep.diagnose.modes.intervention import (
@@ -34,6 +35,7 @@ from evenstep.trace.spool.layout import Flag, Kind, Phase
 from evenstep.words import plural
 
 RETRIES = "allocator.retries_count"
+_AWAY = {"pays": "acts", "on trial": "tried"}  # remedies by what the trial of `--act gc` has shown
 
 
 def find(case: Case) -> list[Finding]:
@@ -87,14 +89,17 @@ def _collector(case: Case) -> list[Finding]:
     if not cells.any():
         return []
     share = case.share(case.loss(cells, Cause.COLLECTOR))
-    away = "fewer_calls" if _is_called_by_script(case, cells) else "away"
+    acted = next((each for each in effects_of_actions(case.trace) if each["action"] == "gc"), {})
+    away = _AWAY.get(str(acted.get("word")), "away")
+    away = "fewer_calls" if _is_called_by_script(case, cells) else away
+    tried = {"gain": acted.get("gain"), "pairs": acted.get("pairs")}
     pause, paused = float(case.grid.pause_ns[cells].mean()), np.any(cells, axis=1)
     pauses = case.grid.pause_ns[paused]
     at_once = np.quantile(pauses, LOW, axis=1, method="lower")  # of nearly all ranks
     if at_once.sum() > MOST * pauses.max(axis=1).sum():  # no rank waits, but the pauses take time
         return finding_of(
             case, "runtime_jitter.aligned", Gain(share, case.relieved(cells, Cause.COLLECTOR)),
-            numbers={"steps": float(paused.mean()), "pause": pause},
+            numbers={"steps": float(paused.mean()), "pause": pause, **tried},
             at=when(paused[:, None], case.grid.steps), options={away: share, "freeze": None},
         )  # fmt: skip
     aligned = case.share(case.saved(aligned_pauses(case)))
@@ -102,7 +107,7 @@ def _collector(case: Case) -> list[Finding]:
     gains = {away: share, "align": aligned}
     return finding_of_late(
         case, "runtime_jitter.collector", cells, Cause.COLLECTOR,
-        numbers={"pause": pause, "place": case.phase_in_words(case.main_phase(cells))},
+        numbers={"pause": pause, "place": case.phase_in_words(case.main_phase(cells)), **tried},
         options={**{name: gains[name] for name in first}, "freeze": None},
         evidence=_pause_evidence(case, case.culprits(cells, Cause.COLLECTOR)),
     )  # fmt: skip

@@ -12,6 +12,7 @@ from evenstep.diagnose.lateness.delays import WORK_PHASES, Cause
 from evenstep.diagnose.lateness.thresholds import BY_CHANCE, above_others, standing_out
 from evenstep.diagnose.levels import ASKED, DOMINANT, MINOR, MOST, NAMED, SEVERAL, SMALLEST_SHARE
 from evenstep.diagnose.measure.hosts import hardware
+from evenstep.diagnose.measure.transfers import tokens
 from evenstep.diagnose.modes.intervention import finding_of, finding_of_late, pattern_of
 from evenstep.diagnose.sentences import say
 from evenstep.trace.call_sites import waited_at
@@ -142,10 +143,13 @@ def _late(case: Case, cells: Array) -> list[Finding]:
     kind = "turns" if turning else "anyone" if alike else ""
     if not kind and (_everywhere(case, cells, more) or place == words.IN_KERNELS):
         kind = "kernels" if place == words.IN_KERNELS else "everywhere"
-    everybody = pattern != "chronic" or len(ranks) == len(case.grid.ranks)
+    received = 0.0 if turning or alike else _received(case, cells, ranks, more)
+    kind = "experts" if received else kind
+    elsewhere = pattern == "chronic" and len(ranks) < len(case.grid.ranks) and not received
     return finding_of_late(
         case, f"straggler.{kind}".rstrip("."), cells,
-        layer="runtime" if alike else _layer(case, ranks, phase), nobody=alike,
+        layer="runtime" if alike else "model" if received else _layer(case, ranks, phase),
+        nobody=alike,
         numbers={
             "waiting": case.waiting_in_words(cells) + waited_at(case.trace, case.victims(cells)[0]),
             "often": f" in step {hit[0]}" if len(hit) == 1 else often.get(str(pattern), ""),
@@ -156,10 +160,24 @@ def _late(case: Case, cells: Array) -> list[Finding]:
             "slow": TITLES.get(place, "slow steps"),
             "why": _other_hardware(case, ranks) or _computing(case, cells, ranks, more),
             "target": f"node {', '.join(nodes)}" if several else "it",
+            "received": received,
         },
-        options=["share" if turning or alike else "find", *([] if everybody else ["drain"])],
+        options=["share" if turning or alike else "find"] + ["drain"] * elsewhere,
         evidence=[*_phase_evidence(case, cells, ranks), *_peer_evidence(case, ranks[0])],
     )  # fmt: skip
+
+
+def _received(case: Case, cells: Array, ranks: list[int], more_ns: float) -> float:
+    """How many times the mean late ranks receive in all-to-alls, if mostly they receive most and
+    are late for no longer than that explains, with all work in proportion to it; else 0."""
+    found = tokens(case.trace, case.grid)
+    if found is None or found["imbalance"] < 1 + NAMED or case.idles(cells):
+        return 0.0
+    theirs = sum(each["share"] for each in found["fullest"] if each["rank"] in ranks)
+    times, size = float(found["imbalance"]), len(case.grid.ranks)
+    beside = times * (size - 1) / (size - times) if times < size else np.inf  # the other ranks
+    usual_ns = float(np.median(case.program_ns))
+    return times if theirs > MOST and more_ns <= (beside - 1) * usual_ns else 0.0
 
 
 def _place(case: Case, cells: Array, phase: Phase, more_ns: float) -> str:
