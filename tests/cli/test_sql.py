@@ -94,6 +94,16 @@ def test_groups_and_ranks_are_tables(ask, store):
     ]
 
 
+def test_groups_of_one_name_are_told_apart_by_their_ranks(ask, tmp_path):
+    path = tmp_path / "rank-00000.spool"
+    spool = Spool.create(path, identity(0, world=4), ring_bytes=999, summary_bytes=1)
+    for ranks in ("0-1", "2-3"):  # as those of a mesh's dimension
+        spool.add_group({"uid": ranks, "name": "tp", "ranks": ranks})
+    spool.shut()
+    found = ask("select name from groups order by name", path)
+    assert [row["name"] for row in found] == ["tp 0-1", "tp 2-3"]
+
+
 def test_csv_has_a_head_and_a_line_a_row(run, capsys):
     assert main(["sql", "select rank, step from steps order by all", str(run), "--csv"]) == 0
     rows = list(csv.reader(io.StringIO(capsys.readouterr().out)))

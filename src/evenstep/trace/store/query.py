@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evenstep.errors import UsageError
+from evenstep.trace.ranks import format_ranks
 from evenstep.trace.spool.files import read_toml
 from evenstep.trace.spool.layout import Actuator, DType, Flag, Kind, Op, Phase, ReduceOp
 from evenstep.trace.spooled import EVENT_COLUMNS
@@ -212,16 +214,26 @@ def _views(
     every = range(max(ranks, default=0) + 1)
     lists["nodes"] = [ranks[rank].node if rank in ranks else "" for rank in every]
     lists["names"] = list(names)
-    lists["groups"] = [group.name or group.uid for group in groups]
+    lists["groups"] = _distinguished(groups)
     marks = ", ".join(f"?::varchar[] as {name}" for name in lists)
     connection.execute(f"create table lookup as select {marks}", list(lists.values()))
     columns = "name varchar, uid varchar, backend varchar, ranks integer[]"
     connection.execute(f"create table groups ({columns})")
-    for group in groups:
-        row = [group.name or group.uid, group.uid, group.backend, list(group.ranks)]
+    for name, group in zip(lists["groups"], groups, strict=True):
+        row = [name, group.uid, group.backend, list(group.ranks)]
         connection.execute("insert into groups values (?, ?, ?, ?)", row)
     for table in (EVENTS, *OF_KINDS):
         connection.execute(view(table))
+
+
+def _distinguished(groups: Sequence[Group]) -> list[str]:
+    """Names that tell groups apart: of those that share one, as a mesh's groups of a dimension do,
+    with their ranks, and with their uids where these are the same, too."""
+    found = [group.name or group.uid for group in groups]
+    for also in ([format_ranks(group.ranks) for group in groups], [group.uid for group in groups]):
+        often = Counter(found)
+        found = [f"{a} {b}" if often[a] > 1 else a for a, b in zip(found, also, strict=True)]
+    return found
 
 
 @contextmanager
