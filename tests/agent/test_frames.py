@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from evenstep.agent.pulse.frames import frames_of_thread
+from evenstep.agent.pulse.frames import first_outside, frames_of_error, frames_of_thread
 
 
 @pytest.mark.parametrize("version", [(3, 11, 8), (3, 11, 9), (3, 12, 0)])
@@ -74,3 +74,24 @@ finally:
 def test_a_thread_that_runs_on_is_read_while_another_collects_garbage():
     """With the frames read one by one Python 3.11 read freed memory in 3 of 70 looks."""
     subprocess.run([sys.executable, "-c", RACE], check=True, timeout=600)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_what_torch_wraps_its_functions_in_is_not_the_scripts():
+    @pytest.importorskip("typing_extensions").deprecated("as torch 2.13 marks functions")
+    def renamed(call):
+        return call()
+
+    place = renamed(lambda: first_outside(sys._getframe().f_back.f_back, "/torch"))
+    assert place.endswith("test_what_torch_wraps_its_functions_in_is_not_the_scripts")
+    with pytest.raises(ZeroDivisionError) as raised:
+        renamed(lambda: 1 / 0)
+    [wrapper] = [text for text in frames_of_error(raised.value) if text.endswith(" wrapper")]
+    assert wrapper.startswith("<")
+
+
+def test_a_script_that_is_no_file_has_its_place():
+    scope = {}
+    exec("def script(call):\n    return call()", scope)
+    place = scope["script"](lambda: first_outside(sys._getframe().f_back, "/torch"))
+    assert place == "<string>:2 script"

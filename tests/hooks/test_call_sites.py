@@ -1,5 +1,6 @@
 """Where the script called: one step of many, the first collective of each kind."""
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -39,6 +40,25 @@ def test_the_first_of_each_kind_has_its_place_and_the_next_steps_have_none(alone
     assert first == last
     assert first.endswith("router_statistics")
     assert between == ["", ""]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: dist.all_gather_into_tensor(torch.ones(7), torch.ones(7)),
+        lambda: dist.reduce_scatter_tensor(torch.ones(7), torch.ones(7)),
+        lambda: dist.all_to_all_single(torch.ones(7), torch.ones(7)),
+        lambda: dist.monitored_barrier(),
+    ],
+)
+def test_collectives_that_torch_has_renamed_have_their_places(alone, recorder, call):
+    hooks = TorchHooks(torch, recorder, Groups(recorder.spool, dist), print, print)
+    hooks.install()
+    try:
+        call()
+    finally:
+        hooks.remove()
+    assert all("test_call_sites.py" in name for name in named(recorder))
 
 
 def test_a_failure_of_ours_is_not_the_scripts(alone, recorder, monkeypatch):

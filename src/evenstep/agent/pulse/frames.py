@@ -1,7 +1,7 @@
 """The frames of a thread as text: "train/loop.py:31 step", innermost first.
 
-File, line and function, never a variable's value. Frames of evenstep are left out; files of Python
-and torch are in angle brackets.
+File, line and function, never a variable's value. Frames of evenstep are left out; files of Python,
+of torch and of what it wraps its functions in are in angle brackets.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ DEEPEST = 12  # frames kept, from the innermost
 MOST_WALKED = 4 * DEEPEST  # frames read: those of evenstep are not kept
 _OURS = str(Path(__file__).parents[2])
 _PYTHON = str(Path(os.__file__).parent)
-_PACKAGES, _TORCH = "-packages/", "-packages/torch/"  # "site-packages", of Debian "dist-packages"
+_PACKAGES = "-packages/"  # "site-packages", of Debian "dist-packages"
+_TORCH = "-packages/torch/", "-packages/typing_extensions.py"
 _PARTS = 3  # last parts of a file's path that are shown
 _called: Callable[..., Any] = methodcaller("__call__")
 
@@ -52,10 +53,13 @@ def frames_of_thread(ident: int) -> list[str]:
 
 
 def first_outside(frame: FrameType, folder: str) -> str:
-    """The innermost frame whose file is neither ours nor below `folder`; "" for none."""
+    """The innermost frame whose file is neither ours, nor Python's or torch's, nor below `folder`;
+    "" for none."""
     for each, line in walk_stack(frame):
-        file, ours = _place(each.f_code.co_filename)
-        if not ours and not each.f_code.co_filename.startswith(folder):
+        name = each.f_code.co_filename
+        file, ours = _place(name)
+        bracketed = file.startswith("<") and file != name  # that of `python -c` is "<string>"
+        if not (ours or bracketed or name.startswith(folder)):
             return f"{file}:{line} {each.f_code.co_name}"
     return ""
 
@@ -77,4 +81,5 @@ def _place(file: str) -> tuple[str, bool]:
     """The end of a file's path, and whether the file is ours."""
     end = "/".join(Path(os.path.normpath(file)).parts[-_PARTS:])
     python = file.startswith(_PYTHON) and _PACKAGES not in file
-    return f"<{end}>" if python or _TORCH in file else end, file.startswith(_OURS)
+    bracketed = python or any(part in file for part in _TORCH)
+    return f"<{end}>" if bracketed else end, file.startswith(_OURS)

@@ -7,6 +7,7 @@ operation, bytes) gets its call site as a name.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,12 +23,8 @@ from evenstep.trace.spool.layout import HALF_NAME, WORD_BYTES_IN, WORD_KIND, WOR
 
 EVERY_STEPS = 64
 MOST_SITES = 256  # different ones in a trace
-METHODS = (
-    "allreduce", "allreduce_coalesced", "broadcast", "reduce", "allgather", "_allgather_base",
-    "allgather_coalesced", "allgather_into_tensor_coalesced", "reduce_scatter",
-    "_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "gather", "scatter", "alltoall",
-    "alltoall_base", "barrier", "send", "recv", "recv_anysource",
-)  # fmt: skip
+#: How the names of methods begin that issue an operation; torch 2.13 has renamed some of them.
+_ISSUES = re.compile("_?(all|broadcast|reduce|gather|scatter|barrier|monitored_barrier|send|recv)")
 
 _MOVES = (int(Kind.COLLECTIVE), int(Kind.POINT_TO_POINT))
 
@@ -49,9 +46,8 @@ class CallSites:
             self.remove()
         if step % EVERY_STEPS == 0:
             self._seen.clear()
-            for name in METHODS:
-                if name in vars(self._group):
-                    self._replace(name)
+            for name in filter(_ISSUES.match, tuple(vars(self._group))):
+                self._replace(name)
             return step + 1
         return step + EVERY_STEPS - step % EVERY_STEPS
 
