@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.simulate.fabric.collectives import ALGORITHMS, Request, lay_out
-from evenstep.simulate.simulation import set_up
+from evenstep.simulate.simulation import set_up, simulate
 from tests.simulate.worlds import scenario
 
 SIZES = st.integers(2, 24)
@@ -107,3 +107,28 @@ def test_what_is_on_the_links_is_what_was_sent_over_them(algorithm):
         for s in flow.stages
     )
     assert flow.link_bytes.sum() == pytest.approx(2 * sent)
+
+
+def alone_ms(ranks, *sets, gpus=1, size="1GB"):
+    made = scenario(
+        f"cluster.nodes={-(-ranks // gpus)}", f"cluster.gpus_per_node={gpus}", "work.kind=collective",
+        f"job.ranks={ranks}", f"work.gradient_bytes={size}", "run.steps=1", *sets,
+    )  # fmt: skip
+    return simulate(made).step_time.mean_ns / 1e6
+
+
+def test_nodes_with_fewer_ranks_have_as_many_rings_as_these():
+    """8, 8 and 4 ranks with a card each: four rings side by side, 2 (n-1)/n S over four cards."""
+    cards = ("cluster.nics_per_node=8", "cluster.nic_gBps=10", "collectives.algorithm=ring")
+    assert alone_ms(20, *cards, gpus=8) == pytest.approx(2 * 19 / 20 * 1000 / 40, rel=0.01)
+
+
+def test_a_tree_of_one_rank_more_is_no_jump():
+    one, other = (alone_ms(ranks, "collectives.algorithm=tree") for ranks in (64, 65))
+    assert one < other < 1.005 * one
+
+
+def test_a_large_broadcast_fills_its_chain():
+    """128 pieces pass 7 links one after the other: 134 rounds of S/128 over 10 GB/s."""
+    found = alone_ms(8, "work.operation=broadcast", "cluster.nic_gBps=10")
+    assert found == pytest.approx(134 / 128 * 100, rel=0.01)

@@ -14,8 +14,8 @@ import numpy as np
 
 from evenstep.trace.columns import Array
 
-CHUNKS = 16  # pieces of a tree's or a chain's message that follow each other
-TREE_CHUNK_BYTES = 128 * 1024  # but no smaller pieces than this
+CHUNK_BYTES = 128 * 1024  # of a tree or chain at least, as NCCL: pieces that follow each other
+MOST_CHUNKS = 128  # as NCCL has of a gigabyte on 8 channels; more would change little
 
 
 class Round(NamedTuple):
@@ -76,10 +76,16 @@ def ring(request: Request) -> Pattern:
     n = request.size
     rounds = {"all_reduce": 2 * (n - 1), "reduce_scatter": n - 1, "all_gather": n - 1}
     if request.operation == "broadcast":
-        return (_ring(request, request.bytes / CHUNKS, CHUNKS + n - 2),)
+        pieces = _pieces(request.bytes)
+        return (_ring(request, request.bytes / pieces, pieces + n - 2),)
     if request.operation == "all_to_all":
         return direct(request)
     return (_ring(request, request.bytes / n, rounds[request.operation]),)
+
+
+def _pieces(size_bytes: float, most: int = MOST_CHUNKS) -> int:
+    """How many pieces of a message follow each other."""
+    return int(np.clip(size_bytes / CHUNK_BYTES, 1, most))
 
 
 def _ring(request: Request, message_bytes: float, repeats: int) -> Round:
@@ -96,26 +102,31 @@ def _ring(request: Request, message_bytes: float, repeats: int) -> Round:
 
 def _channel_orders(request: Request) -> tuple[Array, int]:
     """(groups × channels, size): the members, rotated within nodes for each channel."""
-    each = per_node(request)
-    channels = min(request.channels, each) if request.size > each > 1 else 1
-    blocks = request.members.reshape(len(request.members), -1, each if channels > 1 else 1)
-    orders = [
-        np.roll(blocks, -(channel * each // channels), axis=2).reshape(request.members.shape)
-        for channel in range(channels)
-    ]
-    return np.stack(orders, axis=1).reshape(-1, request.size), channels
+    width = node_blocks(request)
+    channels = min(request.channels, int(width.min())) if len(width) > 1 else 1
+    each = np.repeat(width, width)
+    start = np.repeat(np.cumsum(width) - width, width)
+    place = np.arange(request.size) - start
+    turn = np.arange(channels)[:, None] * each // channels
+    order = request.members[:, start + (place + turn) % each]
+    return order.reshape(-1, request.size), channels
+
+
+def node_blocks(request: Request) -> Array:
+    """Members on each node in turn, where they are neighbours, in all groups alike; else ones."""
+    node = request.node[request.members]
+    begins = np.diff(node, axis=1, prepend=-1) != 0
+    first = np.flatnonzero(begins[0])
+    repeated = (np.diff(np.sort(node[:, first], axis=1), axis=1) == 0).any()
+    if repeated or (begins != begins[0]).any():
+        return np.ones(request.size, np.int64)
+    return np.diff(first, append=request.size)
 
 
 def per_node(request: Request) -> int:
     """Members on each node, where the number is equal and they are neighbours; else 1."""
-    node = request.node[request.members]
-    first = int((node[0] == node[0, 0]).sum())
-    if request.size % first:
-        return 1
-    blocks = node.reshape(len(node), -1, first)
-    whole = bool((blocks == blocks[:, :, :1]).all())
-    heads = np.sort(blocks[:, :, 0], axis=1)
-    return first if whole and bool((np.diff(heads, axis=1) != 0).all()) else 1
+    blocks = node_blocks(request)
+    return int(blocks[0]) if (blocks == blocks[0]).all() else 1
 
 
 def halving_doubling(request: Request) -> Pattern:
@@ -162,7 +173,7 @@ def tree(request: Request) -> Pattern:
     """
     if request.operation != "all_reduce":
         return ring(request)
-    pieces = int(np.clip(request.bytes / 2 / TREE_CHUNK_BYTES, 1, CHUNKS))
+    pieces = _pieces(request.bytes / 2)
     edges = [_tree_edges(request, mirrored) for mirrored in (False, True)]
     deepest = max(int(depth.max(initial=0)) for _, _, depth in edges)
     return tuple(_tree_rounds(request, edges, pieces, deepest))
@@ -173,9 +184,12 @@ def _tree_rounds(
 ) -> Iterator[Round]:
     """Piece q leaves depth l upwards in round q + deepest - l, downwards in q + deepest + l.
 
-    Each tree has a lane up and a lane down; its root passes a piece from one to the other.
+    Each tree has a lane up and a lane down; its root passes a piece from one to the other. Rounds in
+    which everything moves are alike.
     """
-    for number in range(pieces + 2 * deepest):
+    alike = max(pieces - 2 * deepest, 1)
+    last = range(2 * deepest + alike, pieces + 2 * deepest)
+    for number in (*range(2 * deepest + 1), *last):
         parts = []
         for tree, (child, parent, depth) in enumerate(edges):
             up, down = number - deepest + depth, number - deepest - depth
@@ -197,7 +211,8 @@ def _tree_rounds(
         if len(source):
             yield Round(
                 request.members[:, source].reshape(-1), request.members[:, target].reshape(-1),
-                carries * (request.bytes / 2 / pieces), lane=lane, to_lane=to_lane,
+                carries * (request.bytes / 2 / pieces), alike if number == 2 * deepest else 1,
+                lane=lane, to_lane=to_lane,
             )  # fmt: skip
 
 
