@@ -104,12 +104,36 @@ def test_contexts_and_experts_of_a_pipeline_are_found(mesh):
     assert again.mean_ns == pytest.approx(result.step_time.mean_ns, rel=0.02)
 
 
-def test_of_interleaved_stages_it_is_told_that_their_messages_are_left_out():
-    _, found = calibrated(
+@pytest.mark.parametrize("chunks", [2, 3])
+def test_chunks_of_interleaved_stages_are_found(chunks):
+    """The last stage sends on to the first once for each chunk of layers but one."""
+    result, found = calibrated(
         "work.kind=pipeline", "work.pipeline_parallel=4", "work.micro_batches=4",
-        "work.interleaved=2", "work.message_bytes=1MB", "run.steps=8",
+        f"work.interleaved={chunks}", "work.message_bytes=1MB", "run.steps=8",
     )  # fmt: skip
-    assert any("as those of interleaved stages, are left out" in limit for limit in found.limits)
+    work = found.scenario.work
+    assert (work.pipeline_parallel, work.interleaved, work.micro_batches) == (4, chunks, 4)
+    again = simulate(parse(schema.plain(found.scenario))).step_time
+    assert again.mean_ns == pytest.approx(result.step_time.mean_ns, rel=0.02)
+
+
+def test_gradients_that_leave_in_the_last_of_several_backwards_are_found():
+    result, found = calibrated("work.micro_batches=4", "work.gradient_bytes=600MB", "run.steps=8")
+    assert found.scenario.work.micro_batches == 4
+    again = simulate(parse(schema.plain(found.scenario))).step_time
+    assert again.mean_ns == pytest.approx(result.step_time.mean_ns, rel=0.02)
+
+
+def test_what_experts_send_to_other_nodes_is_on_the_links_between_them():
+    """All-to-alls among 2 nodes of 4: half of the bytes stay on a node."""
+    sets = ("cluster.nodes=2", "cluster.gpus_per_node=4", "cluster.nics_per_node=4")
+    result, found = calibrated(
+        *sets, "work.kind=experts", "work.tensor_parallel=8", "work.message_bytes=8MB",
+        "run.steps=8",
+    )  # fmt: skip
+    assert found.scenario.cluster.nic_gBps == pytest.approx(12.5, rel=0.02)
+    again = simulate(parse(schema.plain(found.scenario))).step_time
+    assert again.mean_ns == pytest.approx(result.step_time.mean_ns, rel=0.01)
 
 
 def test_hybrid_shards_are_found_as_they_were_asked():

@@ -111,7 +111,7 @@ def observe(trace: Trace) -> Observed:
         pause_ns=grid.pause_ns[steady].astype(float), step_ns=_step_ns(grid, steady),
         collectives=_collectives(trace, grid), overlapped=_is_overlapped(trace, grid),
         samples=int(samples[0]) if len(samples) == 1 else 0, pipeline=_pipeline(trace, grid),
-        sends=bool(len(trace.of_kind(Kind.POINT_TO_POINT))),
+        sends=bool(len(trace.of_kind(Kind.POINT_TO_POINT))), micro_batches=_micro_batches(trace, grid),
     )  # fmt: skip
 
 
@@ -152,28 +152,50 @@ def _collectives(trace: Trace, grid: StepGrid) -> tuple[ObservedCollectives, ...
 
 
 def _pipeline(trace: Trace, grid: StepGrid) -> ObservedPipeline | None:
-    """The stages between which micro-batches are sent; None where ranks send in another order."""
+    """The stages between which micro-batches are sent; None where ranks send in another order.
+
+    A stage with several chunks of layers sends each micro-batch on as often, and the last sends it
+    back to the first once less.
+    """
     messages = trace.of_kind(Kind.POINT_TO_POINT)
     messages = messages.select(np.isin(messages.step, grid.steps))
     sent = messages.select(messages.op == int(Op.SEND))
-    apart = np.unique(np.abs(sent.peer_or_root - sent["rank"]))  # a ring also has its way around
-    sent = sent.select(sent.peer_or_root > sent["rank"])
-    chains = trace.world - len(np.unique(sent["rank"]))  # last stages send nothing onward
-    if len(apart) != 1 or trace.world % chains:
+    ahead = sent.peer_or_root - sent["rank"]
+    apart = np.unique(np.abs(ahead))
+    if not len(apart):
         return None
-    stages = trace.world // chains
-    batches = round(len(sent) / (len(grid.steps) * chains * (stages - 1)))
+    around, sent = np.sum(ahead == -apart[-1]), sent.select(ahead == apart[0])
+    chains = trace.world - len(np.unique(sent["rank"]))  # last stages send nothing onward
+    stages, rest = divmod(trace.world, chains)
+    if rest or apart.tolist() not in ([apart[0]], [apart[0], apart[0] * (stages - 1)]):
+        return None
+    each = len(grid.steps) * chains
+    passes = round(len(sent) / (each * (stages - 1)))
+    batches = passes - round(around / each) if len(apart) > 1 else passes
     last = np.setdiff1d(messages["rank"], sent["rank"])[0]
     mine = messages.select((messages["rank"] == last) & (messages.step == grid.steps[-1]))
     received, returned = (mine.enter_ns[mine.op == int(op)] for op in (Op.RECV, Op.SEND))
     backward = trace.of_kind(Kind.PHASE)
     backward = backward.select((backward.op == int(Phase.BACKWARD)) & (backward["rank"] == last))
     schedule = "1f1b"
-    if np.sum(backward.step == grid.steps[-1]) == 2 * batches:  # gradients of weights apart
+    if np.sum(backward.step == grid.steps[-1]) == 2 * passes:  # gradients of weights apart
         schedule = "zero_bubble"
     elif len(received) and len(returned) and received.max() < returned.min():
         schedule = "gpipe"
-    return ObservedPipeline(stages, int(apart[0]), batches, float(sent.bytes_out.mean()), schedule)
+    return ObservedPipeline(stages, int(apart[0]), batches, float(sent.bytes_out.mean()), schedule,
+                            passes // max(batches, 1))  # fmt: skip
+
+
+def _micro_batches(trace: Trace, grid: StepGrid) -> int:
+    """Backwards of a step, where gradients leave in the last of them; else 1."""
+    backward, calls = (
+        rows.select((rows["rank"] == int(grid.ranks[0])) & (rows.step == grid.steps[-1]))
+        for rows in (trace.of_kind(Kind.PHASE), trace.of_kind(Kind.COLLECTIVE))
+    )
+    backward = backward.select(backward.op == int(Phase.BACKWARD))
+    if not len(backward) or not len(calls) or calls.enter_ns.min() < backward.enter_ns.max():
+        return 1
+    return len(backward)
 
 
 def _later(grid: StepGrid) -> Any:

@@ -1,8 +1,8 @@
 """A scenario that behaves like a measured run: compute, noise, collectives and links of its trace.
 
 Measurements come in as plain arrays; the result is a scenario with its fits and their limits. The
-cluster has one link for each rank within nodes and one between them, with the latency and bandwidth
-at which a ring takes as long as measured.
+cluster has one link for each rank within nodes and one card between them, with the latency and
+bandwidth at which rings over all cards of a node take as long as measured.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class Observed:
     overlapped: bool  # the first gradients leave before backward ends
     samples: int = 0  # of a rank in a step
     pipeline: ObservedPipeline | None = None
+    micro_batches: int = 1  # backwards of a step, in the last of which gradients leave
     sends: bool = False  # ranks send messages to one another
 
     @property
@@ -118,9 +119,11 @@ def calibrate(seen: Observed) -> Calibration:
     averaged = [replace(one, per_step=one.per_step * apart) for one in seen.collectives]
     plan = work_of(
         averaged, seen.ranks, overlapped=seen.overlapped, phased=phased,
-        pipeline=seen.pipeline,
+        pipeline=seen.pipeline, micro_batches=seen.micro_batches,
     )  # fmt: skip
-    links = fit_links(plan.used, _places(seen.node))
+    nodes, per_node, even = _layout(seen.node)
+    places = _places(seen.node) if even else np.arange(seen.ranks)
+    links = fit_links(plan.used, places, per_node)
     share = _shares(phases, factor)
     loading, input_ns = _input(phases["input"])
     work = Work(
@@ -130,7 +133,6 @@ def calibrate(seen: Observed) -> Calibration:
         **plan.fields,
         samples_per_rank=seen.samples,
     )
-    nodes, per_node, even = _layout(seen.node)
     scenario = Scenario(
         name=f"{seen.name}, calibrated",
         cluster=Cluster(
@@ -139,7 +141,7 @@ def calibrate(seen: Observed) -> Calibration:
         fabric=Fabric(kind="switch", nodes_per_leaf=nodes),
         job=Job(ranks=seen.ranks),
         work=work,
-        collectives=Collectives(algorithm="ring", channels=1),
+        collectives=Collectives(algorithm="ring"),
         noise=(*noises, *loading),
         strategy=Strategy(kind="local_sgd", every=apart) if apart > 1 else Strategy(),
         run=Run(steps=max(steps, 100)),
@@ -149,7 +151,7 @@ def calibrate(seen: Observed) -> Calibration:
     )  # fmt: skip
     limits = [*plan.limits, *links.limits]
     if seen.sends and plan.kind != "pipeline":
-        limits.append("messages between ranks, as those of interleaved stages, are left out")
+        limits.append("messages between ranks, which are not those of stages, are left out")
     if not even:
         limits.append("nodes have different numbers of ranks: each rank has a node of its own here")
     return Calibration(scenario, step_times(seen.step_ns), fits, limits)

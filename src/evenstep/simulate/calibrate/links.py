@@ -1,7 +1,7 @@
 """The kind of work from the collectives of a step, and links fitted to their durations.
 
 A ring of n ranks takes t = r α + w/B, with r = 2(n-1) rounds and w = 2S(n-1)/n bytes for an
-all-reduce, half of both for a half. α and B are fitted to the means of all kinds of collective,
+all-reduce, half of both for a half; rings side by side share w over the cards of a node. α and B are fitted to the means of all kinds of collective,
 neither negative; groups within a node and groups between nodes each have their own.
 """
 
@@ -16,6 +16,7 @@ from scipy.optimize import nnls
 
 from evenstep.documents import Amount, Document, Positive
 from evenstep.scenario.parts import Work
+from evenstep.simulate.fabric.collectives import Request, node_blocks
 from evenstep.trace.columns import Array
 
 HALVES = ("all_gather", "reduce_scatter")
@@ -39,13 +40,20 @@ class ObservedCollectives(Document):
 
     @property
     def rounds(self) -> float:
-        """Number of rounds of a ring."""
+        """Number of rounds: of a ring, or the one in which an all-to-all is posted."""
+        if self.operation == "all_to_all":
+            return 1.0
         return (len(self.members) - 1) * (2.0 if self.operation == "all_reduce" else 1.0)
 
-    @property
-    def wire_bytes(self) -> float:
-        """Bytes that each rank sends in a ring."""
-        return self.rounds * self.bytes / len(self.members)
+    def wire_bytes(self, node: Array) -> float:
+        """Bytes that each rank sends over one link: to others of its node or, where there are
+        several, over a card, as of an all-to-all or of as many rings as a node has members."""
+        ranks = np.array([self.members])
+        beside = int(node_blocks(Request(self.operation, ranks, node, self.bytes)).min())
+        inside = beside == self.ranks
+        if self.operation == "all_to_all":
+            return (self.ranks - (1 if inside else beside)) * self.bytes / self.ranks
+        return self.rounds * self.bytes / self.ranks / (1 if inside else beside)
 
     @property
     def ranks(self) -> Positive:
@@ -60,14 +68,15 @@ Calls = Sequence[ObservedCollectives]
 
 
 class ObservedPipeline(NamedTuple):
-    """Stages that send to the one `apart` ranks behind: micro-batches of a step, bytes of each, and
-    the schedule."""
+    """Stages that send to the one `apart` ranks behind: micro-batches of a step, bytes of each, the
+    schedule, and chunks of layers of a stage."""
 
     stages: int
     apart: int
     micro_batches: int
     bytes: float
     schedule: str = "1f1b"
+    interleaved: int = 1
 
 
 class WorkPlan(NamedTuple):
@@ -86,8 +95,10 @@ def work_of(
     overlapped: bool,
     phased: bool = True,
     pipeline: ObservedPipeline | None = None,
+    micro_batches: int = 1,
 ) -> WorkPlan:
-    """The work that has these collectives; not `phased`: without a backward phase."""
+    """The work that has these collectives; not `phased`: without a backward phase. Gradients leave
+    in the last of `micro_batches`."""
     usual = [one for one in seen if one.per_step >= OFTEN and one.bytes > 0]
     inner = [one for one in usual if one.blocking and len(one.members) < ranks]
     mixed = [one for one in usual if one.operation == "all_to_all"]
@@ -107,7 +118,10 @@ def work_of(
         return _plan_layers("tensor", inner, outer)
     if _total(sharded) > _total(reduced):
         return _plan_sharded(sharded, reduced, ranks)
-    return _plan_reduced(usual, reduced, ranks, overlapped=overlapped)
+    plan = _plan_reduced(usual, reduced, ranks, overlapped=overlapped)
+    if plan.kind == "ddp" and plan.used:
+        plan.fields["micro_batches"] = micro_batches
+    return plan
 
 
 def every(seen: Calls) -> int:
@@ -179,6 +193,7 @@ def _plan_stages(
         "layers": pipeline.stages * layers if inner or context or mixed else 0,
         "gradient_bytes": round(_total(outer)),
         "schedule": pipeline.schedule,
+        "interleaved": pipeline.interleaved,
     }
     used = [one for part in (inner, context, mixed, outer) for one in _one_group(part)]
     return WorkPlan("pipeline", fields, tuple(used))
@@ -234,16 +249,18 @@ class FittedLink(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FittedLinks(Document):
-    """Links within nodes and between them; None without measurements."""
+    """Links within nodes and between them; None without measurements. `cards` of a node: links that
+    were not measured within one are no bottleneck."""
 
     within_node: FittedLink | None
     between_nodes: FittedLink | None
     limits: list[str] = field(default_factory=list, repr=False)
+    cards: int = field(default=1, repr=False)
 
     @property
     def cluster(self) -> dict[str, Any]:
-        near = self.within_node or self.between_nodes or FittedLink(0.0, FASTEST_GBPS)
-        far = self.between_nodes or near
+        far = self.between_nodes or self.within_node or FittedLink(0.0, FASTEST_GBPS)
+        near = self.within_node or far._replace(bandwidth_gBps=self.cards * far.bandwidth_gBps)
         return {
             "gpu_link_gBps": near.bandwidth_gBps,
             "gpu_link_latency_us": near.latency_ns / 1e3,
@@ -252,8 +269,8 @@ class FittedLinks(Document):
         }
 
 
-def fit_links(seen: Calls, node: Array) -> FittedLinks:
-    """Fit α and B within nodes and between them."""
+def fit_links(seen: Calls, node: Array, cards: int) -> FittedLinks:
+    """Fit α and B within nodes and between them, of nodes with a number of cards."""
     inside = [one for one in seen if len(set(node[list(one.members)].tolist())) == 1]
     across = [one for one in seen if one not in inside]
     limits = []
@@ -268,19 +285,21 @@ def fit_links(seen: Calls, node: Array) -> FittedLinks:
             "transfers take half as long again as undisturbed ones, or more: the links are fitted "
             "to the mean, and that transfers vary is not in the scenario"
         )
-    return FittedLinks(fit_line(inside), fit_line(across), limits)
+    return FittedLinks(fit_line(inside), fit_line(across, node), limits, cards)
 
 
-def fit_line(seen: Calls) -> FittedLink | None:
+def fit_line(seen: Calls, node: Array | None = None) -> FittedLink | None:
     """Fit α in ns and B in GB/s of t = rα + w/B: non-negative least squares of the relative error.
 
-    With collectives of one size α is 0.
+    With collectives of one size α is 0. Without the node of each rank, all are on one.
     """
     if not seen:
         return None
+    if node is None:
+        node = np.zeros(1 + max(max(one.members) for one in seen), np.int64)
     time = np.array([max(one.transfer_ns, 1.0) for one in seen])
     weight = np.sqrt([one.per_step for one in seen]) / time
-    columns = np.array([[one.rounds, one.wire_bytes] for one in seen]) * weight[:, None]
+    columns = np.array([[one.rounds, one.wire_bytes(node)] for one in seen]) * weight[:, None]
     target = time * weight
     if len({one.bytes for one in seen}) == 1:
         columns[:, 0] = 0.0
