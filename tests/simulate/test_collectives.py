@@ -111,8 +111,9 @@ def test_what_is_on_the_links_is_what_was_sent_over_them(algorithm):
 
 def alone_ms(ranks, *sets, gpus=1, size="1GB"):
     made = scenario(
-        f"cluster.nodes={-(-ranks // gpus)}", f"cluster.gpus_per_node={gpus}", "work.kind=collective",
-        f"job.ranks={ranks}", f"work.gradient_bytes={size}", "run.steps=1", *sets,
+        f"cluster.nodes={-(-ranks // gpus)}", f"cluster.gpus_per_node={gpus}",
+        f"job.ranks={ranks}", "work.kind=collective", f"work.gradient_bytes={size}", "run.steps=1",
+        *sets,
     )  # fmt: skip
     return simulate(made).step_time.mean_ns / 1e6
 

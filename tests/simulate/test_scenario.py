@@ -26,6 +26,12 @@ from tests.simulate.worlds import scenario
         ("run.warm_up=100", "run.warm_up is 100; it must be below run.steps, 100"),
         ("neighbours=[{nodes='0-5'}]", "neighbours[0].nodes names 5, but nodes are 0 to 0"),
         ("strategy.island_ranks=2", "which does not divide 1 ranks"),
+        ("job.nodes='0,0'", "job.nodes is '0,0', which names a number twice"),
+        ("cluster.nodes=2; neighbours=[{nodes='0-1', node_count=2}]", "has nodes and node_count"),
+        ("cluster.nodes=2; neighbours=[{nodes='0-1', rate_gBps=3}]", "set responsive = false"),
+        ("work.kind=collective; strategy.kind=local_sgd", "averages parameters, but work.kind"),
+        ("cluster.kinds=[{nodes='0', factor=2}, {nodes='0'}]", "names 0, which is of another kind"),
+        ("fabric.changes=[{links='*', factor=0.5, gBps=3}]", "has factor and gBps"),
         (
             "work.tensor_parallel=2",
             "belongs to work.kind tensor or experts or pipeline, not to ddp",

@@ -111,7 +111,8 @@ def observe(trace: Trace) -> Observed:
         pause_ns=grid.pause_ns[steady].astype(float), step_ns=_step_ns(grid, steady),
         collectives=_collectives(trace, grid), overlapped=_is_overlapped(trace, grid),
         samples=int(samples[0]) if len(samples) == 1 else 0, pipeline=_pipeline(trace, grid),
-        sends=bool(len(trace.of_kind(Kind.POINT_TO_POINT))), micro_batches=_micro_batches(trace, grid),
+        sends=bool(len(trace.of_kind(Kind.POINT_TO_POINT))),
+        micro_batches=_micro_batches(trace, grid),
     )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from evenstep.values import refusal
 
 MOST_NUMA_NODES = 64  # of a machine
 MOST_GPUS = 1_000_000  # of a cluster: what a machine's memory holds
+AVERAGING = ("local_sgd", "diloco")  # strategies that average parameters every few steps
 SPLITS = (  # fields of `work` without which it would be another job
     *("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel"),
     *("interleaved", "shard_ranks", "micro_batches"),
@@ -100,9 +101,12 @@ def parse(data: dict[str, Any], assignments: Sequence[str] = ()) -> Scenario:
 def nodes_in(ranges: str, place: str) -> tuple[int, ...]:
     """Numbers in text such as "0-3,8", in the order given. Raises `ConfigError`."""
     try:
-        return tuple(dict.fromkeys(parse_ranks(ranges.replace(" ", ""))))
+        found = parse_ranks(ranges.replace(" ", ""))
     except ValueError:
         raise refusal(place, 'ranges of whole numbers such as "0-3,8"', ranges) from None
+    if len(set(found)) < len(found):
+        raise ConfigError(f"{place} is {ranges!r}, which names a number twice; name each once")
+    return found
 
 
 # -- checks; each raises `ConfigError` that names the field and what to do -------------------------
@@ -116,10 +120,15 @@ def _check_cluster(cluster: Cluster) -> None:
             f"{cluster.nics_per_node} cards each; a cluster may have {MOST_GPUS:,} of either"
         )
     _check_layout(cluster, cluster, "cluster")
+    different: set[int] = set()
     for index, kind in enumerate(cluster.kinds):
         place = f"cluster.kinds[{index}]"
-        if not _ranges_within(kind.nodes, cluster.nodes, f"{place}.nodes", "nodes"):
+        nodes = _ranges_within(kind.nodes, cluster.nodes, f"{place}.nodes", "nodes")
+        if not nodes:
             raise ConfigError(f'{place}.nodes names no node; say which differ, as in "4-7"')
+        if both := different.intersection(nodes):
+            raise ConfigError(f"{place}.nodes names {min(both)}, which is of another kind already")
+        different.update(nodes)
         if kind.numa_gBps and not cluster.numa_gBps:
             raise ConfigError(
                 f"{place}.numa_gBps needs cluster.numa_gBps: what the others have there"
@@ -163,6 +172,12 @@ def _check_fabric(scenario: Scenario) -> None:
             raise ConfigError(
                 f"fabric.shape must be two or three lengths whose product is cluster.nodes "
                 f"({nodes}), found {list(fabric.shape)}"
+            )
+    for index, change in enumerate(fabric.changes):
+        if change.gBps and change.factor != 1:
+            raise ConfigError(
+                f"fabric.changes[{index}] has factor and gBps; give the share of the capacity that "
+                "is left or the capacity"
             )
 
 
@@ -231,6 +246,11 @@ def _check_work(scenario: Scenario) -> None:
 def _check_strategy(scenario: Scenario, split: int) -> None:
     """Each replica is on `split` ranks."""
     work, strategy = scenario.work, scenario.strategy
+    if work.kind == "collective" and strategy.kind in AVERAGING:
+        raise ConfigError(
+            f'strategy.kind "{strategy.kind}" averages parameters, but work.kind "collective" '
+            "trains nothing"
+        )
     if strategy.kind == "priority" and (
         work.kind != "ddp" or not work.overlap or work.overlap_slowdown
     ):
@@ -248,7 +268,7 @@ def _check_strategy(scenario: Scenario, split: int) -> None:
 
 def _check_sharded(work: parts.Work, strategy: parts.Strategy, ranks: int) -> None:
     """Ranks that hold parts of a replica cannot go on without one another."""
-    averages = strategy.kind in ("local_sgd", "diloco")
+    averages = strategy.kind in AVERAGING
     if averages and work.shard_ranks in (0, ranks):
         raise ConfigError(
             f'strategy.kind "{strategy.kind}" averages replicas, of which there is one: of '
@@ -283,6 +303,12 @@ def _check_neighbours(scenario: Scenario) -> None:
         if len(nodes) < 2 and other.node_count < 2:
             raise ConfigError(
                 f"{place} needs nodes or node_count: at least two nodes that exchange data"
+            )
+        if other.nodes and other.node_count:
+            raise ConfigError(f"{place} has nodes and node_count; give one of them")
+        if other.rate_gBps and other.responsive:
+            raise ConfigError(
+                f"{place}.rate_gBps is what it takes whatever others do: set responsive = false"
             )
         if not other.message_bytes:
             raise ConfigError(f"{place}.message_bytes must be above 0: it would never be over")

@@ -9,13 +9,12 @@ import numpy as np
 
 from evenstep.allreduce import RING_PASSES, bus_factor
 from evenstep.documents import Document, Meta
-from evenstep.scenario.scenario import Scenario
+from evenstep.scenario.scenario import AVERAGING, Scenario
 from evenstep.simulate.fabric.flows import Flow
 from evenstep.simulate.fabric.placement import Placement
 from evenstep.simulate.job import outlook
 from evenstep.simulate.job.engine import StepSums
 from evenstep.simulate.job.fabric_map import FabricMap, LinkLoads, fabric_map
-from evenstep.simulate.job.graph import AVERAGING
 from evenstep.simulate.job.strategies import Convergence, StalenessDistribution, convergence
 from evenstep.simulate.wires.carriage import alone_ns
 from evenstep.trace.columns import Array

@@ -13,7 +13,7 @@ import numpy as np
 
 from evenstep.errors import ConfigError
 from evenstep.scenario.parts import Run
-from evenstep.scenario.scenario import Scenario
+from evenstep.scenario.scenario import AVERAGING, Scenario
 from evenstep.simulate.fabric.flows import CollectiveLibrary, Flow
 from evenstep.simulate.fabric.network import Network
 from evenstep.simulate.fabric.noise import DELAYS, NoiseSources
@@ -22,7 +22,7 @@ from evenstep.simulate.job import neighbours, program, strategies
 from evenstep.simulate.job.archive import FolderArchive, RunInfo
 from evenstep.simulate.job.engine import JobEngine, StepSums, step_shares
 from evenstep.simulate.job.fabric_map import link_loads
-from evenstep.simulate.job.graph import AVERAGING, FinishedStep, JobGraph
+from evenstep.simulate.job.graph import FinishedStep, JobGraph
 from evenstep.simulate.job.recording import BlockSink, SimulatedRecorder, StepRows, pauses
 from evenstep.simulate.job.strategies import Extra, Pace, Paced
 from evenstep.simulate.result import Result, summed_up

@@ -1,8 +1,9 @@
 """The kind of work from the collectives of a step, and links fitted to their durations.
 
 A ring of n ranks takes t = r α + w/B, with r = 2(n-1) rounds and w = 2S(n-1)/n bytes for an
-all-reduce, half of both for a half; rings side by side share w over the cards of a node. α and B are fitted to the means of all kinds of collective,
-neither negative; groups within a node and groups between nodes each have their own.
+all-reduce, half of both for a half; rings side by side share w over the cards of a node. α and B
+are fitted to the means of all kinds of collective, neither negative; groups within a node and those
+between nodes each have their own.
 """
 
 from __future__ import annotations

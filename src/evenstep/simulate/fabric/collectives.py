@@ -184,8 +184,8 @@ def _tree_rounds(
 ) -> Iterator[Round]:
     """Piece q leaves depth l upwards in round q + deepest - l, downwards in q + deepest + l.
 
-    Each tree has a lane up and a lane down; its root passes a piece from one to the other. Rounds in
-    which everything moves are alike.
+    Each tree has a lane up and a lane down; its root passes a piece from one to the other. Rounds
+    in which everything moves are alike.
     """
     alike = max(pieces - 2 * deepest, 1)
     last = range(2 * deepest + alike, pieces + 2 * deepest)

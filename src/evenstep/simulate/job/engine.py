@@ -153,12 +153,10 @@ def _waits(done: FinishedStep, role: RankProgram, one: Operation, now: Array, mi
         return np.asarray(done.last_entries(one.instance)[mine] - now)
     if not one.waits:
         return np.zeros(len(now))
-    waited, reached = np.zeros(len(now)), now.copy()
-    for row in one.waits:
-        last = done.last_entries(role.operations[row].instance)[mine]
-        waited += np.fmax(last - reached, 0.0)
-        np.maximum(reached, done.end[row, mine], out=reached)
-    return waited
+    last = [done.last_entries(role.operations[row].instance)[mine] for row in one.waits]
+    reached = np.stack([now, *(done.end[row, mine] for row in one.waits[:-1])])
+    np.maximum.accumulate(reached, out=reached)
+    return np.asarray(np.fmax(last - reached, 0.0).sum(axis=0))
 
 
 # -- sums over steps -------------------------------------------------------------------------------

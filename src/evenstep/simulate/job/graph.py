@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from evenstep.scenario.scenario import Scenario
+from evenstep.scenario.scenario import AVERAGING, Scenario
 from evenstep.simulate.fabric.flows import CollectiveLibrary, Flow
 from evenstep.simulate.fabric.noise import Disturbance
 from evenstep.simulate.wires.interface import COLLECTIVE, COMPUTE, DROP, SLOWED, URGENT, StepPlan
@@ -255,8 +255,6 @@ class FinishedStep:
 
 
 # -- building a graph ------------------------------------------------------------------------------
-
-AVERAGING = ("local_sgd", "diloco")  # strategies that average parameters every few steps
 
 
 class GraphDraft:

@@ -11,10 +11,9 @@ from functools import partial
 
 import numpy as np
 
-from evenstep.scenario.scenario import Scenario
+from evenstep.scenario.scenario import AVERAGING, Scenario
 from evenstep.simulate.fabric.flows import CollectiveLibrary
 from evenstep.simulate.job.graph import (
-    AVERAGING,
     BACKWARD,
     ONWARD,
     GraphDraft,
