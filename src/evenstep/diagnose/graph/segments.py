@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from evenstep.diagnose.graph.awaited import entered_kinds, places_of
 from evenstep.diagnose.graph.gaps import FURTHEST
 from evenstep.diagnose.graph.lanes import NONE, STEP_END, WORKED, single_operations
 from evenstep.diagnose.graph.schedule import Links
@@ -27,7 +28,7 @@ from evenstep.diagnose.graph.structure import (
     row_numbers,
 )
 from evenstep.diagnose.levels import MINOR, MOST, NEARLY_ALL
-from evenstep.trace.columns import Array, Columns, begins, run_numbers, running_maximum
+from evenstep.trace.columns import Array, Columns, begins, running_maximum
 
 _LINKS = ("enter", "wait", "after", "host", "resumes")  # columns that name operations
 ROUNDS = 64  # at most, until operations and rows agree on their segments
@@ -289,7 +290,8 @@ def _with_issues(
     lane, count = rows.lane[entry], len(operations)
     opens = begins(lane, stretch[entry])
     at = running_maximum(rows.at_ns[entry] - rows.slack_ns[entry], lane)
-    source = np.where(opens, NONE, _resumption_rows(rows, resumed, entry, at, busy))
+    place = _issue_places(rows.select(entry), operations)
+    source = np.where(opens, NONE, _resumption_rows(rows, resumed, entry, at, place, busy))
     inside = (source >= 0) & (rows.segment[source] == rows.segment[entry])
     crosses = (source >= 0) & ~inside | opens
     once = np.unique(source, return_index=True)[1]  # later issues come after the first
@@ -315,8 +317,16 @@ def _with_issues(
     return rows.with_column("host", host), Columns.concatenate([operations, issues])
 
 
+def _issue_places(rows: Columns, operations: Columns) -> Array:
+    """A number per issued entry, the same at the same place in steps of the same program."""
+    number = np.where(rows.enter >= 0, rows.enter, rows.wait)
+    mine = Columns({"lane": rows.lane, "step": rows.step, "operation": number})
+    mine = mine.with_column("sends", operations.root[number] == rows.lane)
+    return places_of(mine, entered_kinds(mine, operations))
+
+
 def _resumption_rows(
-    rows: Columns, resumed: Array, entry: Array, at: Array, busy: Intervals
+    rows: Columns, resumed: Array, entry: Array, at: Array, place: Array, busy: Intervals
 ) -> Array:
     """The row after which the device had gone on before the host issued each of these entries, -1
     where the host does not wait for that.
@@ -328,8 +338,7 @@ def _resumption_rows(
     of those that are mostly there before the issue.
     """
     told = np.bincount(rows.lane, (rows.enter >= 0) & (rows.slack_ns < 0)) > 0
-    lane, run = rows.lane[entry], run_numbers(rows.lane[entry], rows.step[entry])
-    place = row_numbers(np.arange(len(run)) - np.searchsorted(run, run), np.bincount(run)[run])
+    lane = rows.lane[entry]
     event = np.flatnonzero((rows.enter >= 0) | rows.ends)
     last = np.append(event[1:], len(rows)) - 1  # row before the next event
     time = resumed[last]
