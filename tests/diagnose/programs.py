@@ -383,8 +383,11 @@ def prefetched(ranks: int = 8, layers: int = 4, **how: Any) -> Job:
     )  # fmt: skip
 
 
-def pipeline(stages: int = 4, replicas: int = 2, batches: int = 8, **how: Any) -> Job:
-    """One forward, one backward; then gradients of each stage over its replicas."""
+def pipeline(
+    stages: int = 4, replicas: int = 2, batches: int = 8, *, reads: bool = False, **how: Any
+) -> Job:
+    """One forward, one backward; then gradients of each stage over its replicas. `reads`: the last
+    stage reads the loss of each micro-batch."""
 
     def program(rank: int) -> list[Do]:
         stage, _replica = divmod(rank, replicas)
@@ -397,6 +400,8 @@ def pipeline(stages: int = 4, replicas: int = 2, batches: int = 8, **how: Any) -
             made.append(Do("work", 4 * MS))
             if stage < stages - 1:
                 made.append(Do("send", peer=after, size=4_000_000))
+            elif reads:
+                made.append(Do("read"))
 
         def backward() -> None:
             if stage < stages - 1:

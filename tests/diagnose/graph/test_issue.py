@@ -10,6 +10,7 @@ from evenstep.diagnose.lateness.cost import Costs
 from evenstep.diagnose.measure.grid import during, step_grid
 from evenstep.trace.spool.layout import Flag, Kind, Phase
 from tests.diagnose.graph.by_hand import BOOT_NS, MS, Run
+from tests.diagnose.programs import pipeline
 
 STEPS = 24
 TOOK = 3 + 2.0 * (np.arange(STEPS) % 2)  # ms: an all-reduce
@@ -99,6 +100,21 @@ def test_hosts_that_load_batches_of_any_length_still_wait_for_their_devices(seed
     graph = run.graph()
     gained = saved(graph, without_transfers(graph))
     assert gained == pytest.approx(lasted.sum() + 0.9 * STEPS, rel=0.02)
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+def test_a_last_stage_that_reads_its_loss_issues_sooner_where_the_first_never_waits(stages):
+    """The first stage issues as much as the last. What both ranks of it being half as slow again
+    costs is told by the same run without that."""
+    slow, runs = {0: 1.5, 1: 1.5}, []
+    for one in (slow, {}):
+        how = {"steps": 30, "noise": 0.2, "device": True, "issue_ns": lambda *_: MS / 2}
+        runs.append(pipeline(stages, 2, 4, reads=True, slow=one, ahead=True, **how).run())
+    graph = step_grid(runs[0].trace()).graph
+    rows = np.flatnonzero(np.isin(graph.rows.lane, list(slow)))
+    gained = saved(graph, Change.of_work(rows, graph.own_ns[rows] / 1.5))
+    lost = (runs[0].length_ns - runs[1].length_ns) / MS
+    assert gained == pytest.approx(lost, rel=0.05)
 
 
 def test_devices_with_less_to_do_wait_for_no_host_that_is_ahead():
