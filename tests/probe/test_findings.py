@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.importers.content import SourceFile
-from evenstep.importers.nccl import probe_floors
+from evenstep.importers.nccl import tests as nccl_tests
 from evenstep.probe import document
 from evenstep.probe.exchange import rounds
 from evenstep.probe.findings import common_ends, judge
@@ -188,7 +188,7 @@ def test_floors_are_read_beside_a_trace(tmp_path):
     made = outcome(nodes=4)
     (tmp_path / "floors.json").write_text(json.dumps(document.floors(made)))
     source = SourceFile(tmp_path / "floors.json", (tmp_path / "floors.json").read_bytes())
-    assert probe_floors.recognises(source)
-    rows = probe_floors.read([source])["floors"]
+    assert nccl_tests.recognises(source)
+    rows = nccl_tests.read([source])["floors"]
     assert [row["bytes"] for row in rows] == [one.bytes for one in made.reductions]
     assert rows[-1]["busbw_gBps"] == made.reductions[-1].busbw_gBps

@@ -32,8 +32,8 @@ FORMATS: Mapping[str, str] = {
     "operations.operation_tables": "an operation table in Parquet or CSV",
     "nccl.durations": "a table of collectives' durations",
     "steps.step_tables": "a table of steps in CSV, JSON lines or Parquet",
-    "nccl.probe_floors": "a floors file of evenstep probe", "steps.training_logs": "a training log",
-    "nccl.debug": "a log with NCCL_DEBUG=INFO", "nccl.tests": "a log of nccl-tests",
+    "steps.training_logs": "a training log", "nccl.debug": "a log with NCCL_DEBUG=INFO",
+    "nccl.tests": "a log of nccl-tests, or floors of evenstep probe",
 }  # fmt: skip
 LOGS = ("steps.training_logs", "nccl.debug", "nccl.tests")  # one file may have lines of them all
 WHOLE_STEPS = ("steps.training_logs", "steps.step_tables")  # tell least of a run, and more

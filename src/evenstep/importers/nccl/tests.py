@@ -1,4 +1,5 @@
-"""Read logs of nccl-tests (and rccl-tests): the fabric's speed when no rank is late.
+"""Read logs of nccl-tests (and rccl-tests) and of `evenstep probe`: the fabric's speed when no rank
+is late.
 
 Text of any version is read by its header line, since columns differ (`root`, `error` or `#wrong`,
 time stamps, per-iteration columns), and so is the JSON that `-J FILE` writes. Sizes are as printed:
@@ -22,7 +23,8 @@ from evenstep.importers.content import CompanionFormat, SourceFile, TextLine, li
 from evenstep.importers.kineto.names import operation
 from evenstep.trace.spool.layout import Op
 
-NAME = "nccl-tests log"
+NAME = "measurement of a fabric"
+PROBED = b"evenstep.floors/1"  # the schema of what `evenstep probe` writes
 MOST_BYTES = 256_000_000
 MOST_FLOORS = 100_000  # rows kept of all files together
 LARGEST = 1e15  # of any printed number: bytes, microseconds, GB/s
@@ -73,7 +75,7 @@ def recognises(source: SourceFile) -> bool:
     """Whether the head has a table of nccl-tests, or its JSON."""
     head = source.head
     if head.lstrip()[:1] == b"{":
-        return b'"nccl_version"' in head and b'"args"' in head
+        return PROBED in head[:1_000] or (b'"nccl_version"' in head and b'"args"' in head)
     return re.search(rb"algbw\s+busbw", head) is not None or b"# nThread" in head
 
 
@@ -82,7 +84,7 @@ def read(sources: Sequence[SourceFile]) -> Mapping[str, Any]:
     floors: list[dict[str, Any]] = []
     for source in sources:
         if source.head.lstrip()[:1] == b"{":
-            floors += from_json(source.path)
+            floors += from_json(source.path, probed=PROBED in source.head[:1_000])
         else:
             floors += from_lines(lines(source.path), source.path.name)
     if not floors:
@@ -195,12 +197,14 @@ def _time_ns(test: _Test, size: float | None, algbw: float | None, text: Any) ->
 # -- JSON ------------------------------------------------------------------------------------------
 
 
-def from_json(path: Path) -> list[dict[str, Any]]:
-    """Floors in a file of `-J`. Raises `TraceError` for any other file."""
-    value = whole_json(path, MOST_BYTES)
-    results = value.get("results") if isinstance(value, dict) else None
-    if not isinstance(results, list):
-        raise TraceError(f"{path} has no list of results; was the run cut short?")
+def from_json(path: Path, *, probed: bool) -> list[dict[str, Any]]:
+    """Floors in a file of `-J`, or of `evenstep probe`. Raises `TraceError` for any other file."""
+    value, key = whole_json(path, MOST_BYTES), "floors" if probed else "results"
+    results = value.get(key) if isinstance(value, dict) else None
+    if not isinstance(results, list) or (probed and not all(map(_is_floor, results))):
+        raise TraceError(f"{path} has no list of {key}; was the run cut short?")
+    if probed:
+        return [{**row, "file": path.name, "by": "evenstep probe"} for row in results]
     test, found = _describe(value), list[dict[str, Any]]()
     for row in results[:MOST_FLOORS]:
         for key, in_place in (("out_of_place", False), ("in_place", True)):
@@ -208,6 +212,12 @@ def from_json(path: Path) -> list[dict[str, Any]]:
                 named = {_IN_JSON.get(name, name): value for name, value in side.items()}
                 found += _floor(test, row | named, in_place, path.name)
     return found
+
+
+def _is_floor(row: Any) -> bool:
+    names = "bytes", "time_ns", "algbw_gBps", "busbw_gBps"
+    numbers = [_number(row.get(name)) for name in names] if isinstance(row, dict) else [None]
+    return isinstance(row.get("op"), str) and all(one is not None and one >= 0 for one in numbers)
 
 
 #: Columns of results as JSON calls them.
