@@ -618,3 +618,35 @@ def test_accounting_of_jobs_is_no_table_of_steps(opened):
     )
     with pytest.raises(EvenstepError, match="accounting of Slurm"):
         opened(text)
+
+
+def jsonl(*rows):
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def test_a_time_that_grows_less_than_its_parts_is_no_clock(opened):
+    """`metrics.json` of detectron2: `time` is an iteration's, of which `data_time` is a part."""
+    rows = [{"data_time": 0.0036, "iteration": 19 + 20 * at, "time": took, "total_loss": 1.1}
+            for at, took in enumerate((0.335, 0.336, 0.337, 0.336))]  # fmt: skip
+    trace = opened(jsonl(*rows), "metrics.json")
+    assert [seconds for *_, seconds in steps(trace)] == [0.335, 0.336, 0.337, 0.336]
+    assert [seconds for *_, seconds in steps(trace, Kind.PHASE)] == [0.0036] * 4
+
+
+def test_steps_counted_anew_in_each_epoch_are_steps_of_their_own(opened):
+    """mmcv's JSON log, whose first line describes the environment."""
+    rows = [{"mode": "train", "epoch": epoch, "iter": at, "data_time": 0.009, "time": 0.39}
+            for epoch in (1, 2, 3) for at in (50, 100)]  # fmt: skip
+    trace = opened(jsonl({"env_info": "sys.platform: linux", "seed": None}, *rows), "a.log.json")
+    assert [number for _, number, _ in steps(trace)] == [50, 100, 151, 201, 252, 302]
+    assert "lost_work_s" not in trace.run
+
+
+def test_time_elapsed_since_the_beginning_is_a_clock(opened):
+    """`logging.jsonl` of ms-swift: five steps in 243 s, 212 and 232."""
+    shown = (5, "3m 53s"), (10, "7m 56s"), (15, "11m 28s"), (20, "15m 20s")
+    rows = [{"global_step/max_steps": f"{at}/60", "elapsed_time": since} for at, since in shown]
+    trace = opened(jsonl(*rows), "logging.jsonl")
+    assert [(number, seconds) for _, number, seconds in steps(trace)] == [
+        (5, 48.6), (10, 42.4), (15, 46.4),
+    ]  # fmt: skip

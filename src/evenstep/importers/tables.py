@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from glob import escape
 from itertools import islice
 from pathlib import Path
@@ -95,6 +95,9 @@ def _json_file(source: SourceFile, line: str) -> TableFile | None:
     try:
         first = [next(rows(_value(line)), {})]
         kind = "lines"
+        for other in source.head.decode("utf-8", "replace").splitlines()[1:]:  # of other kinds
+            with suppress(msgspec.DecodeError, RecursionError):
+                first.append(next(rows(_value(other)), {}))
     except (msgspec.DecodeError, RecursionError):
         try:
             first, kind = list(rows(_value(_whole_text(source.path)))), "whole"
@@ -182,8 +185,9 @@ def _load(
         dates = [
             f"epoch(TRY_CAST(CAST({value(name)} AS VARCHAR) AS {kind}))"
             for kind in ("TIMESTAMPTZ", "INTERVAL")
-        ]  # since 1970, and like 5:13:22
-        picked.append(f"coalesce(TRY_CAST({plain} AS DOUBLE), {', '.join(dates)}) AS n{at}")
+        ]  # since 1970, and like 5:13:22; a step may be given as 12/500
+        part = f"TRY_CAST(regexp_extract({plain}::VARCHAR, '^(\\d+) */ *\\d+$', 1) AS DOUBLE)"
+        picked.append(f"coalesce(TRY_CAST({plain} AS DOUBLE), {part}, {', '.join(dates)}) AS n{at}")
     picked += [f"nullif(CAST({value(name)} AS VARCHAR), '') AS t{at}"
                for at, name in enumerate(texts)]  # fmt: skip
     query = f"SELECT {', '.join(picked)} FROM {origin} LIMIT {MOST_ROWS}"

@@ -40,7 +40,7 @@ Array = npt.NDArray[np.float64]
 NAME = "step table"
 RANKS = ("rank", "global_rank", "rank_id", "worker", "worker_id", "process", "replica", "run_id")
 STEPS = ("step", "global_step", "_step", "iteration", "iter", "train_step", "batch", "batch_idx",
-         "training_iteration", "current_steps", "epoch")  # fmt: skip
+         "training_iteration", "current_steps", "global_step/max_steps", "epoch")  # fmt: skip
 TIMES = ("timestamp", "_timestamp", "wall_time", "start", "start_time", "start_ts",
          "time", "time_s", "time_(s)", "time_sec", "time_ms", "time_(ms)", "time_us",
          "elapsed_time")  # fmt: skip
@@ -92,6 +92,7 @@ class StepColumns(NamedTuple):
     step: str
     time: str
     phase: str
+    epoch: str  # within which steps may be counted
     metric: str  # whose value stands in the column of the only duration
     durations: list[Duration]  # empty: durations follow from the times
 
@@ -108,9 +109,7 @@ def layout_of(source: SourceFile) -> StepColumns | None:
         return None
     rank, step, time, part = (column_of(file, names) for names in (RANKS, STEPS, TIMES, PHASES))
     durations = [found for name in file.names if (found := _duration(name)) is not None]
-    if step == "current_steps":  # LlamaFactory: its elapsed_time is that of the run
-        durations = []
-    elif time in [each.name for each in durations]:
+    if time in [each.name for each in durations]:
         time = ""
     metric, value = column_of(file, METRICS), column_of(file, VALUES)
     if metric and value and not durations:
@@ -122,7 +121,9 @@ def layout_of(source: SourceFile) -> StepColumns | None:
         durations = [told._replace(name="Value")] if told else []
     if not (step or time) or not (durations or (time and (rank or step))):
         return None
-    return StepColumns(file, rank, step, time, part, metric, durations)
+    epoch = column_of(file, ("epoch",))
+    epoch = "" if epoch == step else epoch
+    return StepColumns(file, rank, step, time, part, epoch, metric, durations)
 
 
 def _of_workers(file: TableFile, place: str) -> list[Duration]:
@@ -199,7 +200,7 @@ FORMAT = TraceFormat(NAME, recognises, read)
 
 def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -> list[Timed]:
     """The rows of a table, once per column of durations."""
-    names = [layout.step, layout.time, *(each.name for each in layout.durations)]
+    names = [layout.step, layout.time, layout.epoch, *(each.name for each in layout.durations)]
     texts = [name for name in (layout.rank, layout.phase, layout.metric) if name]
     table = read_table(layout.file, [name for name in dict.fromkeys(names) if name], texts, limits)
     length = len(next(iter(table.numbers.values())))
@@ -214,12 +215,15 @@ def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -
         rank = np.append(np.array(_number_workers(kinds, places), np.int64), -1)[code]
     number = table.numbers.get(layout.step)
     number = _count_steps(rank, time) if number is None else number
+    if layout.step and layout.epoch:
+        number = _through_epochs(rank, number, table.numbers[layout.epoch])
     if layout.step.lower() == "epoch" and texts in ([], [layout.rank]):
         places_told = len(np.unique(np.stack([rank, number // 1]), axis=1).T)
         number = number if places_told == length else positions_by_key(rank)
     part = _parts(table, layout.phase) if layout.phase else np.full(length, WHOLE)
+    layout, time = _told_apart(layout, table, (rank, number, time), limits)
     if not layout.durations:
-        return [_instants(layout, table, (rank, number, time), part, limits)]
+        return [_between(rank, number, time, part)]
     workers = _workers(layout, places)
     if layout.metric:
         found = _by_metric(layout, table, (rank, number, time))
@@ -235,18 +239,36 @@ def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -
     return found
 
 
-def _instants(
-    layout: StepColumns, table: Table, rows: tuple[Array, Array, Array], part: Array,
-    limits: list[str],
-) -> Timed:  # fmt: skip
-    """Steps of a table without durations, of whose rows are given rank, number and time: from one
-    row to the next, or the time itself if it is none of a clock."""
+def _through_epochs(rank: Array, number: Array, epoch: Array) -> Array:
+    """Numbers of steps over all epochs, where most epochs begin with a lower number."""
+    at = np.lexsort((rank,))
+    begins = (np.diff(epoch[at]) > 0) & (np.diff(rank[at]) == 0)
+    anew = begins & (np.diff(number[at]) < 0)
+    if np.nansum(epoch % 1) or 2 * anew.sum() <= begins.sum():
+        return number
+    return number + (epoch - np.nanmin(epoch)) * (np.nanmax(number) + 1)
+
+
+def _told_apart(
+    layout: StepColumns, table: Table, rows: tuple[Array, Array, Array], limits: list[str]
+) -> tuple[StepColumns, Array]:
+    """The layout and the times of rows, by whose values it is told what names leave open: whether
+    `elapsed_time` is a step's or the run's, and whether `time` is a step's or a clock's."""
+    rank, number, time = rows
+    for each in layout.durations:
+        values = table.numbers[each.name] * each.unit_s
+        if "elapsed" in each.name.lower() and _keeps_growing(rank, values):
+            others = [one for one in layout.durations if one is not each]
+            return layout._replace(durations=others), values
     core, unit = spell(layout.time)
-    if core == "time" and layout.step and _runs_back(*rows):
+    parts = [table.numbers[each.name] * each.unit_s for each in layout.durations]
+    least = np.nansum(parts, axis=0) if parts else np.zeros(len(rank))
+    open_ = all(each.phase != WHOLE for each in layout.durations)
+    if core == "time" and layout.step and open_ and _runs_back(rank, number, time, least):
         limits.append(f"{layout.time} does not grow from step to step: it is taken for durations")
-        seconds = table.numbers[layout.time] * (unit or 1.0)
-        return _timed_steps(*rows[:2], np.full(len(part), np.nan), seconds, part)
-    return _between(*rows, part)
+        durations = [*layout.durations, Duration(layout.time, "", WHOLE, unit or 1.0)]
+        return layout._replace(durations=durations), np.full(len(time), np.nan)
+    return layout, time
 
 
 def _workers(layout: StepColumns, places: list[str]) -> dict[str, int]:
@@ -282,12 +304,20 @@ def _tell_units(layout: StepColumns, told: set[str], limits: list[str]) -> None:
         limits.append(f"columns of durations that are none of a known part: {', '.join(others)}")
 
 
-def _runs_back(rank: Array, number: Array, time: Array) -> bool:
-    """Whether times are none of a clock: of a worker's rows they fall in the order of the file, and
-    in that of steps."""
-    orders = (np.lexsort(keys) for keys in ((rank,), (number, rank)))
-    falls = [(np.diff(time[at]) < 0) & (np.diff(rank[at]) == 0) for at in orders]
+def _runs_back(rank: Array, number: Array, time: Array, least: Array) -> bool:
+    """Whether times are none of a clock: of a worker's rows, in the order of the file and in that
+    of steps, they fall, or grow by less than the parts of a step take."""
+    orders = [np.lexsort(keys) for keys in ((rank,), (number, rank))]
+    falls = [(np.diff(time[at]) < least[at][1:]) & (np.diff(rank[at]) == 0) for at in orders]
     return min(float(each.mean()) if len(each) else 0.0 for each in falls) > MINOR
+
+
+def _keeps_growing(rank: Array, time: Array) -> bool:
+    """Whether a worker's times are those since the beginning of its run."""
+    at = np.lexsort((rank,))
+    rank, time = rank[at][np.isfinite(time[at])], time[at][np.isfinite(time[at])]
+    steps = np.diff(time)[np.diff(rank) == 0]
+    return len(steps) > 1 and bool((steps >= 0).all() and time[rank == rank[0]][-1] > 2 * steps[0])
 
 
 def _seconds(time: Array) -> Array:
