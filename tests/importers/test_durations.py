@@ -228,3 +228,12 @@ def test_what_no_column_names_is_an_all_reduce_and_what_nobody_knows_another(tmp
     path.write_text("rank,op,seq_id,size,duration\n0,,1,-4,2\n1,dance,1,1e30,1\n")
     events = open_trace([path]).of_kind(Kind.COLLECTIVE)
     assert (set(events.op), set(events.bytes_in)) == ({int(Op.OTHER)}, {0})
+
+
+def test_calls_without_a_place_are_in_the_order_of_the_rows(tmp_path):
+    """A timer of messages: the longest duration is of who waits, not of who is slow."""
+    path = tmp_path / "timer.csv"
+    lines = [f"{call},{rank},1048576,{took / 1e3}\n" for rank, _, call, took in rows()]
+    path.write_text("iteration,rank,bytes,duration_ms\n" + "".join(lines))
+    finding = diagnose(open_trace([path])).findings[0]
+    assert (finding.mode, finding.where.ranks) == ("straggler", [LATE])

@@ -650,3 +650,17 @@ def test_time_elapsed_since_the_beginning_is_a_clock(opened):
     assert [(number, seconds) for _, number, seconds in steps(trace)] == [
         (5, 48.6), (10, 42.4), (15, 46.4),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("step,checkpoint_time_s\n500,12.3\n1000,12.4\n", r"parts of steps only \(checkpoint\)"),
+        ("step,data_time\n1,.003\n2,.004\n", r"parts of steps only \(input\)"),
+        ("rank,size,time_us,algbw,busbw\n0,8,10,1,1\n0,16,11,1,1\n", "without a column"),
+    ],
+)
+def test_what_is_no_step_is_not_taken_for_one(opened, text, said):
+    """A share of 100 % of the step was said of what stands alone in a table."""
+    with pytest.raises(EvenstepError, match=said):
+        opened(text)

@@ -39,7 +39,8 @@ GROUPS = ("communicator", "comm", "comm_id", "comm_hash", "group", "process_grou
 SEQUENCES = ("seq", "sequence", "seq_id", "seq_num", "sequence_number", "coll_sn", "op_count",
              "opcount", "collective_seq_id", "call")  # fmt: skip
 OPS = ("op", "operation", "collective", "coll", "func", "kernel", "name", "primitive")
-SIZES = ("bytes", "size", "size_bytes", "msg_size", "message_size", "msg_size_bytes", "data_size")
+MESSAGES = ("bytes", "size_bytes", "msg_size", "message_size", "msg_size_bytes")
+SIZES = (*MESSAGES, "size", "data_size")
 _DURATION = re.compile(r"\b(?:duration|elapsed|latency|(?:exec|execution|run|kernel|coll) time)\b")
 ORIGIN_NS = 1_000_000_000  # first time: an end at 0 would mean unknown
 SAMPLE = 50_000  # rows that tell which calls run behind others
@@ -73,9 +74,11 @@ def layout_of(source: SourceFile) -> DurationColumns | None:
         return None
     wanted = (RANKS, GROUPS, SEQUENCES, OPS, SIZES)
     rank, group, sequence, op, size = (column_of(file, names) for names in wanted)
+    if not rank or not ((sequence and (group or op)) or column_of(file, MESSAGES)):
+        return None
     for name in file.names:
         core, unit = spell(name)
-        if rank and sequence and (group or op) and (_DURATION.search(core)):
+        if _DURATION.search(core):
             return DurationColumns(file, rank, group, sequence, op, size, name, unit or 1.0)
     return None
 
@@ -113,7 +116,10 @@ def _rows(source: SourceFile, draft: Draft) -> Columns:
     numbers = [name for name in (layout.rank, layout.sequence, layout.size) if name]
     texts = [name for name in (layout.group, layout.op) if name]
     table = read_table(layout.file, [*numbers, layout.duration], texts, draft.limits)
-    rank, sequence = table.numbers[layout.rank], table.numbers[layout.sequence]
+    rank = table.numbers[layout.rank]
+    names, group = table.texts.get(layout.group, ([], np.full(len(rank), -1)))
+    sequence = table.numbers.get(layout.sequence)  # without one, calls are in order of the rows
+    sequence = positions_by_key(rank, group) if sequence is None else sequence
     length = np.rint(table.numbers[layout.duration] * layout.unit_s * 1e9)
     good = (rank >= 0) & (rank < MOST_RANKS) & (rank % 1 == 0) & (sequence >= 0)
     good &= (sequence < LATEST_NS) & (length >= 0) & (length < LATEST_NS / max(len(rank), 1))
@@ -126,7 +132,6 @@ def _rows(source: SourceFile, draft: Draft) -> Columns:
     kinds, code = table.texts.get(layout.op, ([], np.full(len(rank), -1)))
     unnamed = Op.OTHER if layout.op else Op.ALL_REDUCE  # the most frequent one, without a column
     ops = np.array([*(int(operation(kind) or Op.OTHER) for kind in kinds), int(unnamed)])
-    names, group = table.texts.get(layout.group, ([], np.full(len(rank), -1)))
     shared = np.array([*(draft.name(name) for name in names), draft.name("world")])
     columns = {
         "rank": rank, "group": shared[group], "group_seq": sequence, "op": ops[code],

@@ -45,6 +45,7 @@ TIMES = ("timestamp", "_timestamp", "wall_time", "start", "start_time", "start_t
          "time", "time_s", "time_(s)", "time_sec", "time_ms", "time_(ms)", "time_us",
          "elapsed_time")  # fmt: skip
 PHASES = ("phase", "stage_name", "section")
+NO_STEPS = ("jobid", "busbw", "algbw")  # accounting of Slurm, results of benchmarks
 METRICS, VALUES = ("key", "metric", "metric_name", "tag"), ("value", "metric_value")
 _UNIT_NAMES = ("sec", "secs", "second", "seconds", "ms", "us", "ns")  # may be all of a name
 MINOR = 0.05  # share of rows: fewer fall where clocks are set
@@ -105,7 +106,7 @@ def recognises(source: SourceFile) -> bool:
 def layout_of(source: SourceFile) -> StepColumns | None:
     """Find the columns of a table; None where it is not of steps."""
     file = table_file(source, (*RANKS, *STEPS, *TIMES, *PHASES, "seconds", "duration"))
-    if file is None or column_of(file, ("jobid",)):  # accounting of Slurm
+    if file is None or column_of(file, NO_STEPS):
         return None
     rank, step, time, part = (column_of(file, names) for names in (RANKS, STEPS, TIMES, PHASES))
     durations = [found for name in file.names if (found := _duration(name)) is not None]
