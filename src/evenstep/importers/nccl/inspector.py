@@ -38,27 +38,24 @@ Whole = Annotated[int, msgspec.Meta(ge=0, lt=LATEST_NS)]
 Microseconds = Annotated[int, msgspec.Meta(ge=0, le=LATEST_NS // 1000)]
 Rank = Annotated[int, msgspec.Meta(ge=0, le=MOST_RANKS)]
 _HEAD = re.compile(rb'"(coll_perf|p2p_perf|dump_stats)"\s*:')
-_COLUMNS = ("enter_ns", "exit_ns", "device_enter_ns", "device_exit_ns", "group_seq", "bytes", "op")
+_COLUMNS = (
+    "enter_ns",
+    "exit_ns",
+    "device_enter_ns",
+    "device_exit_ns",
+    "group_seq",
+    "bytes_in",
+    "op",
+)
 
 _Process = tuple[str, int]  # host and pid
 
 
 @dataclass(slots=True)
-class _Series:
-    """The records of one rank in one communicator, as columns."""
-
-    process: _Process
-    rank: int
-    columns: dict[str, array[int]] = field(
-        default_factory=lambda: {name: array("q") for name in _COLUMNS}
-    )
-
-
-@dataclass(slots=True)
 class _Log:
-    """The records of all files, by (communicator, host, pid, rank in it)."""
+    """The records of all files, by communicator, process and rank in it: `_COLUMNS` of each."""
 
-    series: dict[tuple[str, str, int, int], _Series] = field(default_factory=dict)
+    series: dict[tuple[str, _Process, int], array[int]] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)  # ranks of a communicator
     records: int = 0
     dropped: int = 0  # records lost, by the plugin's own count
@@ -150,10 +147,8 @@ def _record(log: _Log, value: Any, before: dict[str, Any]) -> bool:
         )
     process = str(said.hostname)[:256], said.pid
     op = operation(str(told.get(kind))[:40]) or Op.OTHER
-    series = log.series.setdefault((name, *process, said.rank), _Series(process, said.rank))
-    numbers = (*_times(said), said.sn, said.msg_size_bytes, int(op))
-    for column, number in zip(_COLUMNS, numbers, strict=True):
-        series.columns[column].append(number)
+    numbers = log.series.setdefault((name, process, said.rank), array("q"))
+    numbers.extend((*_times(said), said.sn, said.msg_size_bytes, int(op)))
     log.records += 1
     return True
 
@@ -189,40 +184,43 @@ def _enter(draft: Draft, log: _Log) -> None:
     largest = max(log.sizes, key=lambda name: log.sizes[name], default="")
     owners = _owners(log, largest, draft.limits)
     ranks: dict[_Process, list[int]] = {}
-    starts = (min(series.columns["device_enter_ns"]) for series in log.series.values())
+    starts = (min(_column(numbers, "device_enter_ns")) for numbers in log.series.values())
     origin = min(starts, default=0) - 1_000_000_000
     for rank, (host, pid) in sorted(owners.items()):
         draft.rank(rank, hostname=host, pid=pid, boot_id=f"clock of {host}")
         ranks.setdefault((host, pid), []).append(rank)
     single = {process: those[0] for process, those in ranks.items() if len(those) == 1}
     for name, size in log.sizes.items():
-        parts = [series for key, series in log.series.items() if key[0] == name]
+        mine = [place for place in log.series if place[0] == name]
         if name == largest:
             group = draft.group("world", range(size), "nccl")
-            placed = [(s.rank if owners.get(s.rank) == s.process else -1, s) for s in parts]
+            placed = {place: place[2] for place in mine if owners[place[2]] == place[1]}
         else:
-            placed = [(single.get(series.process, -1), series) for series in parts]
-            members = {rank for rank, _ in placed if rank >= 0}
+            placed = {place: single[place[1]] for place in mine if place[1] in single}
+            members = set(placed.values())
             group = draft.group(f"communicator {name}", members, "nccl")
             if len(members) != size:
                 draft.limits.append(
                     f"communicator {name} has {size} ranks; {len(members)} are known from these "
                     "logs"
                 )
-        for rank, series in placed:
-            if rank >= 0:
-                _rows(draft, rank, group, series, origin)
+        for place, rank in placed.items():
+            columns = {one: np.array(_column(log.series[place], one)) for one in _COLUMNS}
+            for one in ("device_enter_ns", "device_exit_ns"):
+                columns[one] -= origin
+            more = {"group": group, "device": 0, "flags": int(Flag.EXIT_UPPER_BOUND)}
+            draft.calls(rank, columns | more)
     draft.limits += _overall(log, draft, log.records - draft.length)
 
 
 def _owners(log: _Log, largest: str, limits: list[str]) -> dict[int, _Process]:
     """The process of each rank; processes outside the largest communicator get free numbers."""
     owners: dict[int, _Process] = {}
-    for (name, *_, rank), series in sorted(log.series.items()):
-        if name == largest and owners.setdefault(rank, series.process) != series.process:
+    for name, process, rank in sorted(log.series):
+        if name == largest and owners.setdefault(rank, process) != process:
             limits.append(f"left out: a second log of rank {rank}, by another process")
-    known = {series.process for key, series in log.series.items() if key[0] == largest}
-    others = sorted({series.process for series in log.series.values()} - known)
+    known = {process for name, process, _ in log.series if name == largest}
+    others = sorted({process for _, process, _ in log.series} - known)
     if others:
         free = (n for n in range(len(owners) + len(others)) if n not in owners)
         owners |= dict(zip(list(islice(free, len(others))), others, strict=True))
@@ -233,14 +231,8 @@ def _owners(log: _Log, largest: str, limits: list[str]) -> dict[int, _Process]:
     return owners
 
 
-def _rows(draft: Draft, rank: int, group: int, series: _Series, origin: int) -> None:
-    """Enter a rank's records of a communicator, with device times since `origin`."""
-    columns = {name: np.asarray(values, np.int64) for name, values in series.columns.items()}
-    size = columns.pop("bytes")
-    for name in ("device_enter_ns", "device_exit_ns"):
-        columns[name] = columns[name] - origin
-    more = {"group": group, "bytes_in": size, "device": 0, "flags": int(Flag.EXIT_UPPER_BOUND)}
-    draft.calls(rank, columns | more)
+def _column(numbers: array[int], name: str) -> array[int]:
+    return numbers[_COLUMNS.index(name) :: len(_COLUMNS)]
 
 
 def _overall(log: _Log, draft: Draft, unmapped: int) -> list[str]:
@@ -253,7 +245,7 @@ def _overall(log: _Log, draft: Draft, unmapped: int) -> list[str]:
     ]
     if log.dropped:
         limits.append(f"the plugin dropped {log.dropped} records by its own count")
-    span = sum(_span(series.columns["group_seq"]) for series in log.series.values())
+    span = sum(_span(_column(numbers, "group_seq")) for numbers in log.series.values())
     if log.records < span:
         limits.append(
             f"{log.records} of {span} operations were recorded: the plugin's interval is longer "
