@@ -22,6 +22,7 @@ from evenstep.trace.trace import Group, RankInfo, Trace
 #: Time of a clock's first event. Hosts' clocks may be an hour apart, and no time may become less
 #: than 1 on the reference clock: an end at 0 means unknown.
 FIRST_NS = 7_200_000_000_000
+ORIGIN_NS = 1_000_000_000  # of one clock that begins with the trace
 LATEST_NS = 1 << 62  # a time beyond it is damage: 146 years
 MOST_BYTES = 1 << 62
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from evenstep.errors import TraceError
 from evenstep.importers.content import SourceFile, TraceFormat, usable
-from evenstep.importers.draft import LATEST_NS, MOST_BYTES, Draft
+from evenstep.importers.draft import LATEST_NS, MOST_BYTES, ORIGIN_NS, Draft
 from evenstep.importers.kineto.names import operation
 from evenstep.importers.tables import TableFile, column_of, read_table, spell, table_file
 from evenstep.trace.columns import (
@@ -42,7 +42,6 @@ OPS = ("op", "operation", "collective", "coll", "func", "kernel", "name", "primi
 MESSAGES = ("bytes", "size_bytes", "msg_size", "message_size", "msg_size_bytes")
 SIZES = (*MESSAGES, "size", "data_size")
 _DURATION = re.compile(r"\b(?:duration|elapsed|latency|(?:exec|execution|run|kernel|coll) time)\b")
-ORIGIN_NS = 1_000_000_000  # first time: an end at 0 would mean unknown
 SAMPLE = 50_000  # rows that tell which calls run behind others
 #: How a call runs: a rank goes on when it has ended; at once; at once, but waits for it and all
 #: those before it when it next makes a call that runs alone.

@@ -110,20 +110,17 @@ def _sound(rows: dict[str, Array], path: Path, limits: list[str]) -> Array:
     """Mask of usable rows; `limits` says what is wrong with the others, with the first of them."""
     good = np.ones(len(rows["optype"]), bool)
     for name in (*REQUIRED, *WHOLE):
-        values = rows[name]
+        values, needed = rows[name], name in REQUIRED
         if name == "optype":
-            bad, expected = np.isnan(values), "a name"
+            fine, expected = ~np.isnan(values), "a name"
         elif name in WHOLE:
-            known = np.isfinite(values) if name in REQUIRED else ~np.isnan(values)
-            inside = (values >= (0 if name in REQUIRED else UNKNOWN)) & (
-                values < COUNTED.get(name, LARGEST)
-            )
-            bad = (known & (~inside | (values % 1 != 0))) | (~known & (name in REQUIRED))
+            fine = (values >= (0 if needed else UNKNOWN)) & (values < COUNTED.get(name, LARGEST))
+            fine = (fine & (values % 1 == 0)) | (np.isnan(values) & (not needed))
             expected = "a whole number, not negative"
         else:
-            bad = ~(np.abs(values) < LONGEST_S) | ((values < 0) & (name == "duration"))
+            fine = (np.abs(values) < LONGEST_S) & ((values >= 0) | (name != "duration"))
             expected = "seconds, not negative" if name == "duration" else "seconds"
-        bad &= good
+        bad = good & ~fine
         if bad.any():
             row = int(np.argmax(bad))
             limits.append(

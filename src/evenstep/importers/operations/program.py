@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from evenstep.importers.draft import ORIGIN_NS
 from evenstep.trace.columns import Array, Columns, begins, key_numbers
 from evenstep.trace.operation_messages import MOST, OperationMessages, lanes
 from evenstep.trace.operations import (
@@ -33,7 +34,6 @@ from evenstep.trace.operations import (
     reduces_behind,
 )
 
-ORIGIN_NS = 1_000_000_000  # first time: an end at 0 would mean unknown
 GAP_NS = 1_000  # between steps laid end to end
 STAMPS_NS = 50_000  # stamps of a thread and of operations that it issues may overlap by so much
 TALKS = (*COLLECTIVES, Role.MEETING, Role.LAYERNORM)

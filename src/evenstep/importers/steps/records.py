@@ -16,13 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evenstep.errors import TraceError
-from evenstep.importers.draft import LATEST_NS, Draft
+from evenstep.importers.draft import LATEST_NS, ORIGIN_NS, Draft
 from evenstep.trace.columns import Array, Columns, positions_by_key
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from evenstep.trace.trace import UNKNOWN, Trace
 
-ORIGIN_NS = 1_000_000_000  # first time: an end at 0 would mean unknown
 WHOLE = -1  # in place of a phase: the step itself
 SYNCHRONIZED = (
     "only each worker's own time of a step is known: it is taken to end when the slowest is done, "
