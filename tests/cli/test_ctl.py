@@ -157,7 +157,7 @@ def test_status_says_who_follows(controlled, command):
     job, _ = controlled
     done = command("ctl", job.folder / "together", "pace", "status")
     assert done.returncode == 0
-    assert "pacing is off on 2 ranks (0-1) since step" in done.stdout
+    assert "pacing is off: 2 ranks (0-1) since step" in done.stdout
     state = json.loads(command("ctl", job.folder / "together", "pace", "status", "--json").stdout)
     assert state["followed_by"] == [0, 1]
 
@@ -192,7 +192,7 @@ def test_status_is_told_before_all_ranks_follow(tmp_path, capsys):
     limits = {"threshold": 0.03, "max_delay": 0.1, "request": 1, "since_step": 12}
     second.spool.add_fact("pace", {"mode": "on", **limits})
     assert main(["ctl", str(tmp_path), "pace", "status"]) == 0
-    assert "since step 12: threshold 3 %, max delay 10 %" in capsys.readouterr().out
+    assert "since step 12, threshold 3 %, max delay 10 %" in capsys.readouterr().out
 
 
 def test_status_changes_nothing(command, tmp_path):

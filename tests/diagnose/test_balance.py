@@ -97,5 +97,5 @@ def test_a_rank_that_computes_longer_as_it_receives_more_has_a_hot_expert(late_n
     trace = replace(trace, events=trace.events.with_column("bytes_out", received))
     finding = diagnose(trace).findings[0]
     assert finding.where.ranks == [1]
-    assert ("receives 2 times the mean in all-to-alls" in finding.cause) == hot
+    assert ("hot expert: rank 1 (node node0) receives 2 times the mean" in finding.cause) == hot
     assert ("hot expert" in finding.options[0].action) == hot

@@ -42,6 +42,25 @@ def test_waits_of_most_ranks_are_too_few_cores_though_looks_met_few_tasks(seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_who_computes_longer_waits_longer_for_a_core_and_is_named(seed):
+    """Rank 1 computes 96 ms where the others do 64, and all wait as long for a core on average."""
+    world, random = World(noise=0.02, seed=seed), np.random.default_rng(seed)
+    waits = random.gamma(4, 64 * MS / 4, (60, 4)) * [1, 1.5, 1, 1]
+    world = world.slow(1, Phase.BACKWARD, 32 * MS, computing=True)
+    found = diagnose(sampled(world.delayed(Phase.BACKWARD, waits, without_core=True))).findings
+    named = [one for one in found if one.where.ranks]
+    assert [(one.mode, one.where.ranks) for one in named] == [("straggler", [1])]
+    assert named[0].severity > 0.12  # .1 is what it computes longer, without the waits for it
+
+
+def test_a_cause_is_no_surer_than_its_cost():
+    """Of two steps the cost of too few cores may be nothing."""
+    (finding,) = diagnose(sampled(crowded(1, steps=2))).findings
+    assert (finding.title, finding.options[0].low) == ("CPU oversubscription", 0.0)
+    assert finding.confidence < 0.67  # 1 - exp(-1.5 value / (high - value))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_real_sleeper_among_them_is_named(seed):
     finding = diagnose(sampled(crowded(seed).slow(1, Phase.BACKWARD, 50 * MS))).findings[0]
     assert (finding.mode, finding.where.ranks) == ("straggler", [1])

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, TypedDict
 from evenstep.agent.settings import request
 from evenstep.agent.settings.kinds import OFF, PACE
 from evenstep.cli.syntax.act import MODES
-from evenstep.cli.terminal import print_json, say, show, tell_written
+from evenstep.cli.terminal import say, show, tell_written
 from evenstep.documents import Amount, Document, Meta, Natural
 from evenstep.errors import ConfigError, TraceError, UsageError
 from evenstep.trace.ranks import format_ranks
@@ -35,17 +35,17 @@ def main(args: argparse.Namespace) -> int:
             raise UsageError(f"status changes nothing; give {option} with on, off or observe")
         if run.ended and not args.json:
             print("the run has ended; its last state:")
-        state = _state(run, request.read(folder, run_id))
-        show(state, lambda: "\n".join(status_lines(state)), as_json=args.json)
-        return 0
-    if run.ended:
+        path = None
+    elif run.ended:
         raise UsageError(f"the run in {folder} has ended")
-    path = request.write(folder, _request(args, run, run_id), run_id)
-    if not any(state.rank == 0 for state in run.states):
-        say("rank 0 records in another folder: only the ranks that record here get the request")
-    if args.json:
-        print_json(_state(run, request.read(folder, run_id)))
-    tell_written(path)
+    else:
+        path = request.write(folder, _request(args, run, run_id), run_id)
+        if not any(state.rank == 0 for state in run.states):
+            say("rank 0 records in another folder: only the ranks that record here get the request")
+    state = _state(run, request.read(folder, run_id))
+    show(state, lambda: "\n".join(status_lines(state)), as_json=args.json)
+    if path is not None:
+        tell_written(path)
     return 0
 
 
@@ -133,12 +133,12 @@ def status_lines(state: Mapping[str, Any]) -> list[str]:
     for mode, count in modes.most_common():
         members = [(int(rank), pace) for rank, pace in ranks.items() if pace.get("mode") == mode]
         where = f"{plural(count, 'rank')} ({format_ranks(rank for rank, _ in members)})"
-        line = f"pacing is {mode} on {where}"
+        line = f"pacing is {mode}: {where}"
         following = [pace for _, pace in members if "since_step" in pace]
         if following:
             pace, steps = following[0], [each["since_step"] for each in following]
             span = f"{min(steps)}" if min(steps) == max(steps) else f"{min(steps)} to {max(steps)}"
-            line += f" since step {span}: threshold {percent(pace['threshold'])},"
+            line += f" since step {span}, threshold {percent(pace['threshold'])},"
             line += f" max delay {percent(pace['max_delay'])}"
         parts = {pace["part"] for _, pace in members if pace.get("asked") not in (None, mode)}
         if parts:
@@ -146,7 +146,7 @@ def status_lines(state: Mapping[str, Any]) -> list[str]:
         found.append(line)
     for names in sorted(set(state["acts"].values())):
         acting = format_ranks(int(r) for r, acts in state["acts"].items() if acts == names)
-        found.append(f"actions: {names} on ranks {acting}")
+        found.append(f"actions: {names.replace(',', ', ')} (ranks {acting})")
     asked = state["asked"]
     if asked and len(state["followed_by"]) < len(ranks):
         followed = f"{len(state['followed_by'])} of {len(ranks)} ranks follow so far"

@@ -307,15 +307,16 @@ class Case:
         return float(more[cells].mean()) if cells.any() else 0.0
 
     def idles(self, cells: Array) -> bool | None:
-        """Whether processes use little CPU time while the cells are late; None where CPU time does
-        not tell, as for device streams."""
+        """Whether processes use or want little CPU time while the cells are late; None where CPU
+        time does not tell, as for device streams."""
         late = np.asarray(cells.any(axis=1))[:, None] & ~cells
-        usual = float(self.grid.cpu_ns[late].mean()) if late.any() else 0.0
+        awake = self.grid.cpu_ns + self.grid.run_delay_ns
+        usual = float(awake[late].mean()) if late.any() else 0.0
         excess = self.mean_excess_ns(cells)
         device = self.grid.graph.device[cells.any(axis=0)].any()
         if device or not self.grid.cpu_ns.any() or excess <= 0:
             return None
-        return bool(self.grid.cpu_ns[cells].mean() - usual < IDLE * excess)
+        return bool(awake[cells].mean() - usual < IDLE * excess)
 
     def main_phase(self, cells: Array) -> Phase:
         """The phase in which these cells are latest in total, for all causes."""

@@ -119,9 +119,13 @@ def attribute(grid: StepGrid, costs: Costs, *, contended: bool) -> Delays:
 
 def _recorded_causes(grid: StepGrid, programs: Sequence[Array]) -> list[tuple[Cause, Array, Array]]:
     """Each recorded cause with its time in every cell, and the part that makes the rank late: above
-    its peers', and without peers above that of ranks of any program."""
+    its peers', and without peers above that of ranks of any program. Who computes more waits more
+    often for a core: that part of the wait is its work's."""
     writing = grid.phase_ns[Phase.CHECKPOINT] + grid.phase_ns[Phase.EVALUATION]
+    computed = np.maximum(np.median(grid.cpu_ns, axis=0, keepdims=True), 1.0)
+    more = np.maximum(_above(computed, programs), 0.0) / computed
     loading, ready = grid.phase_ns[Phase.INPUT], _above(grid.run_delay_ns, programs)
+    ready = ready - more * grid.run_delay_ns
     return [
         (Cause.COLLECTOR, grid.pause_ns, grid.pause_ns),
         (Cause.CHECKPOINT, writing, _above(writing, programs)),

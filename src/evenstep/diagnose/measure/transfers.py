@@ -128,9 +128,9 @@ def message_kinds(trace: Trace, graph: Graph) -> dict[tuple[int, bool], list[Arr
 def tokens(trace: Trace, grid: StepGrid) -> dict[str, Any] | None:
     """Imbalance of what ranks receive in all-to-alls: tokens, where experts are on the ranks.
 
-    `imbalance` is the mean over calls of the largest amount over the members' mean; `fullest` are
-    the ranks that received it, with their share of the calls. None where sizes are not recorded or
-    equal.
+    Of the calls with different amounts (what experts return has equal ones) `imbalance` is the mean
+    of the largest over the members' mean; `fullest` are the ranks that received it, with their
+    share of these calls. None where sizes are not recorded or equal.
     """
     if int(Op.ALL_TO_ALL) not in grid.graph.operations.op:
         return None
@@ -141,16 +141,17 @@ def tokens(trace: Trace, grid: StepGrid) -> dict[str, Any] | None:
     place, received = place.reshape(-1), rows.bytes_out.astype(float)
     most = np.zeros(calls.shape[1])
     np.maximum.at(most, place, received)
-    known = (members > 1) & (most > 0)  # a member of such a call may receive nothing
-    ratio = (most * members)[known] / np.bincount(place, received)[known]
-    if not len(ratio) or ratio.mean() < 1 + SMALLEST_SHARE:
+    whole = np.maximum(np.bincount(place, received), 1)  # a member of a call may receive nothing
+    ratio = most * members / whole
+    uneven = (members > 1) & (ratio >= 1 + SMALLEST_SHARE)
+    if not uneven.any():
         return None
-    fullest = rows["rank"][(received == most[place]) & known[place]]
+    fullest = rows["rank"][(received == most[place]) & uneven[place]]
     ranks, counts = np.unique(fullest, return_counts=True)
     order = np.argsort(-counts, kind="stable")[:4]
     return {
-        "calls": len(ratio),
-        "imbalance": round(float(ratio.mean()), 4),
+        "calls": int(uneven.sum()),
+        "imbalance": round(float(ratio[uneven].mean()), 4),
         "fullest": [
             {"rank": int(ranks[at]), "share": round(float(counts[at] / counts.sum()), 4)}
             for at in order

@@ -29,7 +29,7 @@ from evenstep.diagnose.modes.intervention import (
 )
 from evenstep.diagnose.modes.synchronization import of_slow_steps, slow_together
 from evenstep.diagnose.sentences import say
-from evenstep.statistics.interval import MOST_CERTAIN, Share
+from evenstep.statistics.interval import Share
 from evenstep.trace.columns import Array, begins, running_maximum
 from evenstep.trace.spool.layout import Flag, Kind, Phase
 from evenstep.words import plural
@@ -56,7 +56,7 @@ def _stalls(case: Case) -> list[Finding]:
         case, "runtime_jitter.stalls", seen,
         numbers={
             "count": plural(count, "step"),
-            "lasts": "lasts" if count == 1 else "last",
+            "slowed": count,
             "steps": len(seen.slow),
             "which": once if count == 1 else "few steps, at no steady interval",
             "place": case.phase_in_words(_longer(case, seen.slow)),
@@ -190,7 +190,7 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> list[Finding]:
     mode = "runtime_jitter.oversubscribed"
     return finding_of(
         case, mode, Gain(interval, lambda base: case.costs.combined([base, waited])),
-        confidence=min(MOST_CERTAIN, 0.5 + scheduler.run_delay_share * 4),
+        confidence=min(interval.confidence, 0.5 + scheduler.run_delay_share * 4),
         numbers={
             "delay": scheduler.run_delay_share,
             "longest": float(each.max()),

@@ -206,9 +206,12 @@ class TorchHooks:
         return timer is not None and timer.hold(delay_ns, seq)
 
     def describe(self) -> dict[str, Any]:
-        """The mechanism, and the operations that are not recorded, for the trace."""
+        """The mechanism, and the operations that are not recorded, for the trace: those that this
+        torch has, as a method of a group, but does not dispatch by the name we know."""
+        group, hooks = self._torch.distributed.ProcessGroup, self._native or self._kernels
+        unseen = [name for name in hooks.unseen if hasattr(group, name.rstrip("_"))]
         if self._native is not None:
-            return {"mechanism": COMPILED, "unseen": self._native.unseen}
+            return {"mechanism": COMPILED, "unseen": unseen}
         from evenstep.hooks.torch.thrift import BUDGET
 
         every, instead = self._thrift.most, self._instead
@@ -216,7 +219,6 @@ class TorchHooks:
             instead += (
                 f"; to keep to {BUDGET:.1%} they see {WINDOW_STEPS} of {every * WINDOW_STEPS} steps"
             )
-        unseen = list(self._kernels.unseen)
         return {"mechanism": DISPATCHER, "instead": instead, "unseen": unseen, "every": every}
 
     def _optimizer_made(self) -> None:
