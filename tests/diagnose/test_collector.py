@@ -89,18 +89,20 @@ def test_what_the_script_calls_itself_is_not_advised_away_by_switching_the_colle
 
 
 @pytest.mark.parametrize(
-    ("word", "advice"),
+    ("word", "note", "advice"),
     [
-        ("pays", "keep --act gc on: a step in which it acts is 40 % shorter"),
-        ("on trial", "let --act gc go on: its trial has compared 3 pairs of blocks so far"),
-        ("does not pay", "keep collections out of the steps"),
+        ("pays", "", "keep --act gc on: a step in which it acts is 40 % shorter"),
+        ("on trial", "", "let --act gc go on: its trial has compared 3 pairs of blocks so far"),
+        ("does not pay", "", "gc.disable(); --act gc has ended: does not pay"),
+        ("on trial", "memory grew", "gc.disable(); --act gc has ended: memory grew"),
     ],
 )
-def test_an_action_that_acts_already_is_not_advised_as_if_it_did_not(word, advice):
+def test_an_action_that_acts_already_is_not_advised_as_if_it_did_not(word, note, advice):
     trace = collecting(World(noise=0.005)).trace()
-    told = {"action": "gc", "word": word, "pairs": 3, "gain": 0.4, "acted_steps": 30}
-    trace.ranks[0].facts["actions"] = [told]
-    assert diagnose(trace).findings[0].options[0].action.startswith(advice)
+    told = {"action": "gc", "word": word, "pairs": 3, "gain": 0.4, "acted_steps": 30, "note": note}
+    trace.ranks[0].facts["actions"] = [{"action": "gc", "word": "untested", "pairs": 3}]
+    trace.ranks[1].facts["actions"] = [told]
+    assert advice in diagnose(trace).findings[0].options[0].action
 
 
 @pytest.mark.parametrize("together", [[0, 1, 2], [0, 1, 2, 3]])

@@ -264,15 +264,19 @@ def pacing(trace: Trace) -> dict[str, Any] | None:
 
 
 def effects_of_actions(trace: Trace) -> list[dict[str, Any]]:
-    """The effect of each action, by the rank whose trial compared most pairs: the keys of that
-    fact, and `rank`."""
+    """The effect of each action, by the rank that compared most pairs in its trial, and of these
+    acted in most steps: the keys of that fact, and `rank`."""
     most: dict[tuple[str, str | None], dict[str, Any]] = {}
     for rank, info in sorted(trace.ranks.items()):
         for told in info.facts.get("actions") or []:
             best = most.setdefault((told["action"], told.get("of")), {"rank": rank, **told})
-            if told.get("pairs", 0) > best.get("pairs", 0):
+            if _tried(told) > _tried(best):
                 best |= {"rank": rank, **told}
     return list(most.values())
+
+
+def _tried(told: Mapping[str, Any]) -> tuple[int, int]:
+    return told.get("pairs", 0), told.get("acted_steps", 0)
 
 
 def _unpaced_beside(trace: Trace, paced: Sequence[int]) -> dict[str, Any] | None:

@@ -35,7 +35,8 @@ from evenstep.trace.spool.layout import Flag, Kind, Phase
 from evenstep.words import plural
 
 RETRIES = "allocator.retries_count"
-_AWAY = {"pays": "acts", "on trial": "tried"}  # remedies by what the trial of `--act gc` has shown
+#: Remedies while `--act gc` acts, by what its trial has shown.
+_AWAY = {"pays": "acts", "on trial": "tried", "untested": "tried"}
 
 
 def find(case: Case) -> list[Finding]:
@@ -90,9 +91,10 @@ def _collector(case: Case) -> list[Finding]:
         return []
     share = case.share(case.loss(cells, Cause.COLLECTOR))
     acted = next((each for each in effects_of_actions(case.trace) if each["action"] == "gc"), {})
-    away = _AWAY.get(str(acted.get("word")), "away")
-    away = "fewer_calls" if _is_called_by_script(case, cells) else away
-    tried = {"gain": acted.get("gain"), "pairs": acted.get("pairs")}
+    ended = acted.get("note") or acted.get("word", "")
+    away = "fewer_calls" if _is_called_by_script(case, cells) else _AWAY.get(ended, "away")
+    live = f"; --act gc has ended: {ended}" if ended else ", or as it runs: evenstep run --act gc"
+    tried = {"gain": acted.get("gain"), "pairs": acted.get("pairs"), "live": live}
     pause, paused = float(case.grid.pause_ns[cells].mean()), np.any(cells, axis=1)
     pauses = case.grid.pause_ns[paused]
     at_once = np.quantile(pauses, LOW, axis=1, method="lower")  # of nearly all ranks
