@@ -657,6 +657,7 @@ def test_time_elapsed_since_the_beginning_is_a_clock(opened):
     [
         ("step,checkpoint_time_s\n500,12.3\n1000,12.4\n", r"parts of steps only \(checkpoint\)"),
         ("step,data_time\n1,.003\n2,.004\n", r"parts of steps only \(input\)"),
+        ("timestamp,rank,gpu_util,power_w\n1,0,90,300\n2,0,91,301\n", "without a column"),
         ("rank,size,time_us,algbw,busbw\n0,8,10,1,1\n0,16,11,1,1\n", "without a column"),
     ],
 )

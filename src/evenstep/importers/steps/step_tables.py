@@ -66,6 +66,7 @@ _WORKER = (
     r"(?:(?:node|host)[ _-]?\d{1,6}[ _./:-]?)?"
     r"(?:(?:global[ _-]?)?(?:rank|worker|process|replica|gpu|device|node)[ _.#-]?)?\d{1,7}"
 )
+_SAMPLED = re.compile(r"util|power|temperature|clock", re.IGNORECASE)  # by a monitor, at any time
 _TIMED = re.compile(r"\b(?:times?|timings?|timers?)\b")  # in the name of a group of durations
 #: A worker before or after the name of its durations: `rank3`, `gpu3.step_time_s`, `ms (rank 3)`.
 _OF_WORKER = re.compile(
@@ -120,7 +121,8 @@ def layout_of(source: SourceFile) -> StepColumns | None:
     if not durations and file.names == ["Wall time", "Step", "Value"]:  # TensorBoard, one metric
         told = _duration(source.path.name.partition("tag-")[2].removesuffix(".csv"))
         durations = [told._replace(name="Value")] if told else []
-    if not (step or time) or not (durations or (time and (rank or step))):
+    sampled = not step and any(map(_SAMPLED.search, file.names))
+    if not (step or time) or not (durations or (time and (step or (rank and not sampled)))):
         return None
     epoch = column_of(file, ("epoch",))
     epoch = "" if epoch == step else epoch
