@@ -306,7 +306,7 @@ def _death_message(
 
     `clean_exit`, a rank that ended before with code 0, comes first if this rank waited for it. If
     it gave up waiting, those of the `living` come first that were in no collective; so does one
-    that raised before and takes longer to end.
+    that raised or left its script before and takes longer to end.
     """
     death = f"rank {rank.rank} (process {rank.pid}) died"
     try:
@@ -324,17 +324,19 @@ def _death_message(
     absent = sorted(each.rank for each, its in tails.items() if its.is_outside())
     if absent and any(gave_up(its.facts) for its in (tail, *tails.values())):
         return f"{words.ranks(absent)} did not come, in no collective; {death}"
-    before = min(tails, key=lambda each: _raised_ns(tails[each].facts), default=rank)
-    theirs = tails.get(before, tail).facts
-    if "raised" in tail.facts and _raised_ns(theirs) < _raised_ns(tail.facts):
-        how = words.how_ended(theirs)
-        return f"rank {before.rank} (process {before.pid}) raised first: {how}; {death}"
-    if clean_exit is None or not (inside or tail.last_operation_failed()):
+    before = min(tails, key=lambda each: _left_ns(tails[each].facts), default=rank)
+    theirs, awaited = tails.get(before, tail).facts, inside or tail.last_operation_failed()
+    if "raised" in tail.facts and _left_ns(theirs) < _left_ns(tail.facts):
+        how = f"raised first: {words.how_ended(theirs)}" if "raised" in theirs else "ended first"
+        if awaited or "raised" in theirs:
+            return f"rank {before.rank} (process {before.pid}) {how}; {death}"
+    if clean_exit is None or not awaited:
         return death
     first = f"rank {clean_exit.rank} (process {clean_exit.pid})"
     return f"{first} ended first, with exit code 0, and was awaited; {death}"
 
 
-def _raised_ns(facts: Mapping[str, Any]) -> float:
-    """When a rank raised, on the clock of this machine; inf where it did not."""
-    return float((facts.get("raised") or {}).get("monotonic_ns", math.inf))
+def _left_ns(facts: Mapping[str, Any]) -> float:
+    """When a rank left its script, on the clock of this machine; inf where it did not."""
+    left = ((facts.get(name) or {}).get("monotonic_ns", math.inf) for name in ("raised", "closed"))
+    return float(min(left))
