@@ -53,6 +53,13 @@ def test_who_computes_longer_waits_longer_for_a_core_and_is_named(seed):
     assert named[0].severity > 0.12  # .1 is what it computes longer, without the waits for it
 
 
+@pytest.mark.parametrize("few", [False, True])
+def test_late_batches_may_be_due_to_too_few_cores_where_these_are(few):
+    world = (crowded(0) if few else World(noise=0.02)).delayed(Phase.INPUT, 20 * MS)
+    (finding,) = (one for one in diagnose(sampled(world)).findings if one.mode == "input_pipeline")
+    assert ("its workers wait for a core" in finding.cause) == few
+
+
 def test_a_cause_is_no_surer_than_its_cost():
     """Of two steps the cost of too few cores may be nothing."""
     (finding,) = diagnose(sampled(crowded(1, steps=2))).findings

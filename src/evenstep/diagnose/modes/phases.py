@@ -14,6 +14,7 @@ from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import middle_of_others
 from evenstep.diagnose.levels import MOST, NAMED
 from evenstep.diagnose.modes.intervention import constant, finding_of, finding_of_late, when
+from evenstep.diagnose.sentences import say
 from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Phase
 
@@ -92,9 +93,10 @@ def _all_waiting(case: Case, values: Array) -> list[Finding]:
     loads = values.any(axis=0)
     usual, who = np.median(values[:, loads]), "every rank" + " that loads" * (not loads.all())
     options = ["storage", "workers"] if case.contended else ["workers", "storage"]
+    short = say("input_pipeline.short") if case.contended else ""
     finding = finding_of(
         case, "input_pipeline.everybody", case.without(values, Cause.INPUT),
-        numbers={"usual": usual, "who": who}, projected=constant, options=options,
+        numbers={"usual": usual, "who": who, "short": short}, projected=constant, options=options,
         evidence=[Evidence("input_per_step", usual, 0, "ns")],
     )  # fmt: skip
     return [one for one in finding if one.severity >= NAMED]
