@@ -384,10 +384,11 @@ def prefetched(ranks: int = 8, layers: int = 4, **how: Any) -> Job:
 
 
 def pipeline(
-    stages: int = 4, replicas: int = 2, batches: int = 8, *, reads: bool = False, **how: Any
-) -> Job:
-    """One forward, one backward; then gradients of each stage over its replicas. `reads`: the last
-    stage reads the loss of each micro-batch."""
+    stages: int = 4, replicas: int = 2, batches: int = 8, *, reads: bool = False,
+    forwards_first: bool = False, **how: Any,
+) -> Job:  # fmt: skip
+    """One forward, one backward, or all forwards first; then gradients of each stage over its
+    replicas. `reads`: the last stage reads the loss of each micro-batch."""
 
     def program(rank: int) -> list[Do]:
         stage, _replica = divmod(rank, replicas)
@@ -410,7 +411,7 @@ def pipeline(
             if stage:
                 made.append(Do("send", peer=before, size=4_000_000))
 
-        warm = min(stages - 1 - stage, batches)
+        warm = batches if forwards_first else min(stages - 1 - stage, batches)
         for _ in range(warm):
             forward()
         for _ in range(batches - warm):

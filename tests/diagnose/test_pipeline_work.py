@@ -10,7 +10,7 @@ from evenstep.diagnose.graph import gaps
 from evenstep.diagnose.graph.peers import more_by_direction
 from evenstep.diagnose.graph.structure import by_step_and_lane
 from evenstep.diagnose.measure.grid import step_grid
-from evenstep.trace.spool.layout import Phase
+from evenstep.trace.spool.layout import Kind, Phase
 from tests.diagnose.programs import Do, pipeline
 from tests.diagnose.synthetic import MS
 from tests.stacks.pipelines import Pipeline
@@ -45,6 +45,19 @@ def test_a_stage_slow_with_backward_alone_has_more_of_that_alone(device):
     expected = np.where(np.arange(8) // 2 == 1, 8 * 3.0, 0.0)
     assert np.median(by_step_and_lane(graph, more), axis=0) / MS == pytest.approx(expected, abs=0.5)
     assert more[np.abs(graph.own_ns / MS - 11) < 0.5].sum() > 0.99 * more.sum()
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_a_slow_stage_whose_forward_is_no_phase_costs_what_the_run_without_it_saves(stage):
+    """As in a loop written by hand, whose only phases are those of the autograd engine. All
+    forwards come first, so that a stage is waited for in both."""
+    how = {"replicas": 1, "steps": 20, "noise": 0.02, "forwards_first": True}
+    slow, calm = (pipeline(**how, slow=factors).run() for factors in ({stage: 1.6}, {}))
+    trace = slow.trace()
+    forward = (trace.events.kind == Kind.PHASE) & (trace.events.op == Phase.FORWARD)
+    found = diagnose(replace(trace, events=trace.events.select(~forward))).findings[0]
+    assert (found.mode, found.where.ranks) == ("workload_imbalance", [stage])
+    assert found.severity == pytest.approx(1 - calm.length_ns / slow.length_ns, rel=0.06)
 
 
 def test_a_rank_of_the_stage_that_loads_is_late_by_what_its_peer_does_not_load():

@@ -413,7 +413,7 @@ def _in_phases(grid: StepGrid) -> Array:
     spans = grid.records.of_kind(Kind.SPAN)
     computed = during(grid, spans.select((spans.flags & int(Flag.ON_DEVICE)) != 0))
     profiled = np.asarray(grid.device_ns.any(axis=0))
-    known = np.asarray(~np.isnan(grid.computed_ns).any(axis=0))
+    known = ~graph.device | ~np.isnan(grid.computed_ns).any(axis=0)
     spent = np.where(profiled[lane], computed, sum(own for own, _ in parts))
     rest = np.where(known[lane], np.maximum(graph.own_ns - spent, 0.0), 0.0)
     for own, whole in (*parts, (rest, by_step_and_lane(graph, rest))):
