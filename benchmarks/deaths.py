@@ -137,7 +137,9 @@ def ended(case: Case, world: int) -> Outcome:
         lines: list[tuple[float, str]] = []
         watch(process, lines, folder, case.stop_s)
         happened = float((folder / "began").read_text()) / 1e9
-        return judged(folder / "run", [(at - happened, line) for at, line in lines])
+        since = [(at - happened, line) for at, line in lines]
+        first = str(world - 1) if case.mode == "rank_failed" else r"\d+"
+        return judged(folder / "run", since, first)
 
 
 def watch(
@@ -169,15 +171,18 @@ def kill_ranks(run_folder: Path) -> None:
             os.kill(int((header(path) or {})["pid"]), signal.SIGKILL)
 
 
-def judged(run_folder: Path, lines: list[tuple[float, str]]) -> Outcome:
-    """The first finding, and when the terminal said what broke."""
+def judged(run_folder: Path, lines: list[tuple[float, str]], who: str) -> Outcome:
+    """The first finding, and when the terminal said what broke, with the rank `who` as the first;
+    where calls differ gloo itself ends the job, and any rank may be the first that it ends."""
     diagnose = [sys.executable, "-m", "evenstep", "diagnose", str(run_folder), "--json"]
     done = subprocess.run(diagnose, env=environment(), capture_output=True, text=True, check=False)
     if not done.stdout:
         raise JobError(done.stderr[-2000:])
     found: list[dict[str, Any]] = json.loads(done.stdout)["findings"]
     first = found[0] if found else {"mode": None, "where": {"ranks": []}, "stacks": []}
-    named = re.compile(r"evenstep: (rank \d+ \(process \d+\) died|no step|nothing heard)")
+    named = re.compile(
+        rf"evenstep: (rank {who} \(process \d+\) (died|raised|ended)|no step|nothing heard)"
+    )
     told = [(at, line) for at, line in lines if named.search(line)]
     return Outcome(
         first["mode"],

@@ -79,6 +79,10 @@ def test_a_blocking_call_ends_when_its_caller_goes_on(scenes):
     assert not flags & Flag.ASYNC
 
 
+def test_a_barrier_without_a_work_has_blocked_its_caller(scenes):
+    assert scenes.of("monitored_barrier").flags[0] & Flag.HOST_BLOCKED
+
+
 def test_a_call_that_does_not_block_is_marked(scenes):
     for scene in ("all_reduce async", "functional", "data parallel"):
         assert scenes.of(scene).flags[0] & Flag.ASYNC

@@ -307,6 +307,16 @@ struct Session {
                                 __ATOMIC_RELAXED);
   }
 
+  // A call without a work has returned: where it blocked its thread, it was the wait.
+  void returned(uint64_t seq, uint64_t exit) {
+    uint64_t blocking = seq;
+    const bool blocked = words[BLOCKING].compare_exchange_strong(blocking, 0);
+    close(seq, exit, blocked ? HOST_BLOCKED : 0);
+    if (!blocked) return;
+    store(LAST_ENTRY, 0);
+    note(BLOCKED, uint64_t(slot(seq).enter_ns), exit);
+  }
+
   // The backend refused or failed the call: it will not be waited for.
   void failed(uint64_t seq) {
     close(seq, now_ns(), FAILED);
@@ -782,7 +792,7 @@ class Watch final : public c10::OperatorKernel {
       if (call.mark)
         call.timer->end(std::move(call.mark));
       else
-        session->close(call.seq, now_ns());
+        session->returned(call.seq, now_ns());
       return;
     }
     c10::intrusive_ptr<c10::ivalue::Future> future;
