@@ -1,12 +1,14 @@
 """The frames of a thread, whatever the version of Python."""
 
+import copy
 import gc
 import subprocess
 import sys
+import threading
 
 import pytest
 
-from evenstep.agent.pulse.frames import first_outside, frames_of_error, frames_of_thread
+from evenstep.agent.pulse.frames import DEEPEST, first_outside, frames_of_error, frames_of_thread
 
 
 @pytest.mark.parametrize("version", [(3, 11, 8), (3, 11, 9), (3, 12, 0)])
@@ -37,6 +39,17 @@ def test_a_list_of_threads_that_cannot_be_had_leaves_the_collector_on(monkeypatc
     with pytest.raises(MemoryError):
         frames_of_thread(7)
     assert gc.isenabled()
+
+
+def test_the_script_is_named_however_deep_in_a_library_an_exception_was_raised():
+    nested = [threading.Lock()]  # which copy.py refuses, two frames further in for each list
+    for _ in range(DEEPEST):
+        nested = [nested]
+    with pytest.raises(TypeError) as raised:
+        copy.deepcopy(nested)
+    *library, script = frames_of_error(raised.value)
+    assert all("copy.py>:" in frame for frame in library)
+    assert script.startswith("tests/agent/test_frames.py:")
 
 
 RACE = """

@@ -19,7 +19,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 DEEPEST = 12  # frames kept, from the innermost
-MOST_WALKED = 4 * DEEPEST  # frames read: those of evenstep are not kept
+MOST_WALKED = 8 * DEEPEST  # frames read: those of evenstep are not kept
 _OURS = str(Path(__file__).parents[2])
 _PYTHON = str(Path(os.__file__).parent)
 _PACKAGES = "-packages/"  # "site-packages", of Debian "dist-packages"
@@ -71,9 +71,13 @@ def frames_of_error(error: BaseException) -> list[str]:
 
 
 def _texts(walked: Iterable[tuple[CodeType, int | None]]) -> list[str]:
+    """The innermost frames, and behind them the script's innermost where none of them is."""
     named = ((*_place(code.co_filename), code.co_name, line) for code, line in walked)
     texts = (f"{file}:{line} {name}" for file, ours, name, line in named if not ours)
-    return list(islice(texts, DEEPEST))
+    kept = list(islice(texts, DEEPEST))
+    if all(text.startswith("<") for text in kept):
+        kept += islice((text for text in texts if not text.startswith("<")), 1)
+    return kept
 
 
 @lru_cache(maxsize=1024)
