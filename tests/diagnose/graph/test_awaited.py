@@ -15,7 +15,15 @@ from evenstep.diagnose.graph.awaited import (
     places_of,
     usual_shares,
 )
-from evenstep.diagnose.graph.gaps import FURTHEST, Gaps, clearly, gaps_between, weighted_median
+from evenstep.diagnose.graph.gaps import (
+    FURTHEST,
+    WHOLE,
+    Gaps,
+    clearly,
+    fit_shares,
+    gaps_between,
+    weighted_median,
+)
 from evenstep.diagnose.graph.reached import with_reached
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Op
@@ -123,6 +131,22 @@ def test_a_smaller_misfit_counts_where_it_is_clearly_so():
     before, now = np.array([10.0, 10, 10]), np.array([8.0, 9.5, 9.5])
     assert clearly(now, before, 0.4).tolist() == [True, False, False]  # 15 % of what is left
     assert clearly(now, before, 2.0).tolist() == [False, False, False]
+
+
+def test_the_only_place_outside_of_backward_has_the_pace_of_the_whole_step():
+    """Four places of 8 ms in backward, and after it 6 ms of an optimizer, in every third of nine
+    steps once gradients are there after 30 ms: that wait is found."""
+    steps, late = 9, [30.0, 0.0, 0.0] * 3
+    found = gaps(
+        [each for wait in late for each in (8, 8, 8, 8, wait + 6)],
+        [each for wait in late for each in (-5, -5, -5, -5, wait)],
+        kind=[0, 1, 2, 3, 4] * steps,
+        cell=[2 * step + (place < 4) for step in range(steps) for place in range(5)],
+    )
+    never = shares([], [], [], [], [])
+    share, _ = fit_shares(found, never, np.ones(5, bool), WHOLE)
+    assert share[4, 0] == 0
+    assert np.isnan(share[:4]).all()
 
 
 def test_a_part_of_work_is_reached_after_the_waits_before_it():

@@ -203,9 +203,10 @@ def _fit_round(gaps: Gaps, share: Array, free: Array, tries: list[tuple[int, flo
     """The shares of one round: paces as these have it, and up to two waits for each kind."""
     pace = gaps.paces(share)
     misfit, length = gaps.misfit(share, pace)
-    whole, square = (np.bincount(gaps.cell, length[gaps.kind] ** power) for power in (1, 2))
+    step = gaps.cell // 2  # whose pace a part with few places has, too
+    whole, square = (np.bincount(step, length[gaps.kind] ** power) for power in (1, 2))
     paced = whole * whole >= SEVERAL * square
-    told = paced[gaps.cell] | ~np.isnan(gaps.computed)
+    told = paced[step] | ~np.isnan(gaps.computed)
     known = means(told, gaps.kind) > MOST
     floor = np.maximum(TELLING * length, AT_ONCE_NS)
     opens = means(gaps.opens, gaps.kind) > 0
