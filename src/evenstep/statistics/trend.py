@@ -87,18 +87,15 @@ def thin(axis: Array, values: Array, blocks: int = BLOCKS) -> tuple[Array, Array
 
 
 def isotonic(values: Array) -> Array:
-    """The non-decreasing series nearest to the values (pool adjacent violators). SciPy's takes a
-    third of a second to be imported."""
-    pooled: list[tuple[float, int]] = []  # mean and number of neighbours that are level
+    """The non-decreasing series nearest to the values, by absolute differences, so that no single
+    value moves its neighbours (pool adjacent violators)."""
+    pooled: list[list[float]] = []
     for value in values.tolist():
-        mean, number = value, 1
-        while pooled and pooled[-1][0] >= mean:
-            before, more = pooled.pop()
-            mean = (before * more + mean * number) / (more + number)
-            number += more
-        pooled.append((mean, number))
-    means, numbers = zip(*pooled, strict=True) if pooled else ((), ())
-    return np.repeat(np.array(means, float), numbers)
+        level = [value]
+        while pooled and np.median(pooled[-1]) >= np.median(level):
+            level = pooled.pop() + level
+        pooled.append(level)
+    return np.concatenate([np.full(len(level), np.median(level)) for level in pooled] or [values])
 
 
 # -- association -----------------------------------------------------------------------------------
