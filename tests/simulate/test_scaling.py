@@ -115,6 +115,17 @@ def test_bandwidth_alone_leaves_out_latency_and_shared_links():
     assert found.shared_ns > found.bytes_ns
 
 
+def test_a_stage_goes_on_while_it_sends_where_only_bandwidth_counts():
+    """Messages without latency: bandwidth alone predicts the simulated step."""
+    asked = scenario(
+        "cluster.nodes=4", "cluster.nic_latency_us=0", "work.kind=pipeline",
+        "work.pipeline_parallel=4", "work.micro_batches=8", "work.forward_ms=16",
+        "work.backward_ms=32", "work.message_bytes=12.5MB", "run.steps=1",
+    )  # fmt: skip
+    step = simulate(asked).step_time.mean_ns
+    assert parts(set_up(asked)).bandwidth_only_step_ns == pytest.approx(step, rel=1e-9)
+
+
 def test_cost_is_ranks_times_hours_times_price():
     _, points = curve()
     found = scaling.outlay(points, target=1e6, price_per_hour=2.0)
