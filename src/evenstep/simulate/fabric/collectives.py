@@ -15,7 +15,8 @@ import numpy as np
 from evenstep.trace.columns import Array
 
 CHUNK_BYTES = 128 * 1024  # of a tree or chain at least, as NCCL: pieces that follow each other
-MOST_CHUNKS = 128  # as NCCL has of a gigabyte on 8 channels; more would change little
+MOST_CHUNKS = 128  # as NCCL has of a gigabyte on 8 channels
+TREE_CHUNKS = 16  # the cost of a tree is in proportion to these
 
 
 class Round(NamedTuple):
@@ -173,7 +174,7 @@ def tree(request: Request) -> Pattern:
     """
     if request.operation != "all_reduce":
         return ring(request)
-    pieces = _pieces(request.bytes / 2)
+    pieces = _pieces(request.bytes / 2, TREE_CHUNKS)
     edges = [_tree_edges(request, mirrored) for mirrored in (False, True)]
     deepest = max(int(depth.max(initial=0)) for _, _, depth in edges)
     return tuple(_tree_rounds(request, edges, pieces, deepest))
