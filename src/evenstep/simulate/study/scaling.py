@@ -290,8 +290,8 @@ def bubble_ns(work: Work) -> float:
 
 
 def _bandwidth_only_ns(setup: Setup) -> float:
-    """The step if a collective took its bytes over the speed of the cards; a message between stages,
-    whose sender goes on, is as it is."""
+    """The step if a collective took its bytes over the speed of the cards; messages between stages,
+    whose senders go on, are as they are."""
 
     @cache
     def bare(flow: Flow) -> Flow:
