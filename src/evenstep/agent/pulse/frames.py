@@ -64,10 +64,10 @@ def first_outside(frame: FrameType, folder: str) -> str:
     return ""
 
 
-def frames_of_error(error: BaseException) -> list[str]:
-    """The frames an exception came through."""
-    walked = [(each.f_code, line) for each, line in walk_tb(error.__traceback__)]
-    return _texts(reversed(walked))
+def frames_of_errors(raised: Iterable[BaseException]) -> list[str]:
+    """The frames exceptions came through, of which each led to the next."""
+    walks = (reversed(list(walk_tb(error.__traceback__))) for error in raised)
+    return _texts((each.f_code, line) for walk in walks for each, line in walk)
 
 
 def _texts(walked: Iterable[tuple[CodeType, int | None]]) -> list[str]:

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from evenstep.agent.pulse.frames import frames_of_error
+from evenstep.agent.pulse.frames import frames_of_errors
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.trace.spool.descriptors import Bell
 
@@ -130,10 +130,10 @@ class Heartbeat:
 def _describe(error: BaseException) -> dict[str, Any]:
     """An exception as a fact, or the one it was raised from, as by a pipeline's schedule: no values
     of variables, and only a line of its message."""
-    seen = {id(error)}
-    while error.__cause__ is not None and id(error.__cause__) not in seen:
-        error = error.__cause__
-        seen.add(id(error))
+    raised = [error]  # each from the next
+    while (cause := raised[-1].__cause__) is not None and not any(cause is one for one in raised):
+        raised.append(cause)
+    error = raised[-1]
     kind = type(error)
     name = kind.__qualname__
     if kind.__module__ != "builtins":
@@ -148,5 +148,5 @@ def _describe(error: BaseException) -> dict[str, Any]:
     return {
         "type": name,
         "message": told.removeprefix(f"{name}: ")[:LONGEST_MESSAGE],
-        "frames": frames_of_error(error),
+        "frames": frames_of_errors(reversed(raised)),
     }
