@@ -56,6 +56,11 @@ def test_who_is_ahead_is_waited_for_while_that_is_worth_it(token, other, waits):
     assert bool(token.post.entered_ns) is not waits
 
 
+def test_a_job_that_is_dead_hides_none_behind_it(token):
+    dead = THERE._replace(entered_ns=NOW - 10**6 * MS)
+    assert token.ask(NOW, [dead, THERE]) == token.ask(NOW, [THERE]) > 0
+
+
 def test_it_is_asked_again_after_half_of_what_is_left(token):
     now = NOW
     while wait := token.ask(now, [THERE]):  # it will have left in 30 ms, and does in 29
