@@ -1,5 +1,6 @@
 """Lateness that was brought into a trace, and devices that wait for their hosts."""
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -92,6 +93,27 @@ def test_hosts_that_are_all_slow_are_launch_bound_though_one_is_the_slowest():
     lost = sum(finding.severity for finding in found.values())
     assert lost == pytest.approx(1 - well.length_ns / late.length_ns, rel=0.02)
     assert found["Launch-bound"].severity > lost / 2
+
+
+@pytest.mark.filterwarnings("error")
+def test_calls_right_behind_others_do_not_tell_what_devices_compute_elsewhere():
+    """Hosts issue work of 10 ms in 16 ms, and without more work a second call behind the first of
+    3 ms: 30 µs before that has ended in about half of the steps, else 2 ms."""
+    late, turn = np.random.default_rng(3).random(60) < 0.5, Counter()
+
+    def issue_ns(step, rank):
+        turn[step, rank] += 1
+        return 16 * MS if turn[step, rank] % 2 else 2.98 * MS if late[step] else MS
+
+    call = Do("call", group=0)
+    job = Job(
+        ranks=4, groups=[("default_pg", (0, 1, 2, 3))], steps=60, device=True, noise=0.01,
+        program=lambda _: 6 * [Do("work", 10 * MS), call, Do("work"), call],
+        transfer=lambda *_: 3 * MS, fabric_noise=0, issue_ns=issue_ns,
+    )  # fmt: skip
+    finding = diagnose(job.run().trace()).findings[0]
+    assert finding.title == "Launch-bound"
+    assert finding.options[0].low < 6 / 22 < finding.options[0].high
 
 
 @pytest.mark.filterwarnings("error")

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,6 +13,8 @@ from evenstep.simulate.calibrate.calibrate import PHASES, Observed, calibrate
 from evenstep.simulate.calibrate.links import ObservedCollectives, fit_line, work_of
 from evenstep.simulate.calibrate.noise import common_part, fit_noise, lasting_part
 from evenstep.simulate.simulation import simulate, simulate_trace
+from evenstep.trace.spool.layout import Kind
+from tests.diagnose.programs import pipeline, ring
 from tests.simulate.worlds import MS, scenario
 
 BASE = ("cluster.nodes=8", "cluster.gpus_per_node=2", "cluster.nics_per_node=2",
@@ -115,6 +119,21 @@ def test_chunks_of_interleaved_stages_are_found(chunks):
     assert (work.pipeline_parallel, work.interleaved, work.micro_batches) == (4, chunks, 4)
     again = simulate(parse(schema.plain(found.scenario))).step_time
     assert again.mean_ns == pytest.approx(result.step_time.mean_ns, rel=0.02)
+
+
+def test_a_ring_of_messages_is_no_pipeline_of_as_many_chunks():
+    """All send to the next rank, the last to the first: what interleaved stages do, too."""
+    trace = ring(6, steps=8).run().trace()
+    sized = trace.events.with_column("bytes_out", np.full(len(trace.events), 1000))
+    found = calibrate(observe(replace(trace, events=sized)))
+    assert (found.scenario.work.kind, found.scenario.work.pipeline_parallel) == ("ddp", 1)
+
+
+@pytest.mark.parametrize("silent", [0, 1])
+def test_a_pipeline_of_which_one_stage_has_no_messages_on_record_is_left_out(silent):
+    trace = pipeline(2, 1, 4, steps=8).run().trace()
+    theirs = (trace.events.kind == Kind.POINT_TO_POINT) & (trace.events["rank"] == silent)
+    assert observe(replace(trace, events=trace.events.select(~theirs))).pipeline is None
 
 
 def test_gradients_that_leave_in_the_last_of_several_backwards_are_found():

@@ -167,13 +167,16 @@ def _pipeline(trace: Trace, grid: StepGrid) -> ObservedPipeline | None:
         return None
     around, sent = np.sum(ahead == -apart[-1]), sent.select(ahead == apart[0])
     chains = trace.world - len(np.unique(sent["rank"]))  # last stages send nothing onward
+    last = np.setdiff1d(messages["rank"], sent["rank"])[:1]
     stages, rest = divmod(trace.world, chains)
-    if rest or apart.tolist() not in ([apart[0]], [apart[0], apart[0] * (stages - 1)]):
+    spans = ([apart[0]], [apart[0], apart[0] * (stages - 1)])
+    if rest or stages < 2 or not len(last) or apart.tolist() not in spans:
         return None
     each = len(grid.steps) * chains
     passes = round(len(sent) / (each * (stages - 1)))
     batches = passes - round(around / each) if len(apart) > 1 else passes
-    last = np.setdiff1d(messages["rank"], sent["rank"])[0]
+    if batches < 1 or not sent.bytes_out.any():  # a ring, or messages of unknown sizes
+        return None
     mine = messages.select((messages["rank"] == last) & (messages.step == grid.steps[-1]))
     received, returned = (mine.enter_ns[mine.op == int(op)] for op in (Op.RECV, Op.SEND))
     backward = trace.of_kind(Kind.PHASE)
@@ -184,7 +187,7 @@ def _pipeline(trace: Trace, grid: StepGrid) -> ObservedPipeline | None:
     elif len(received) and len(returned) and received.max() < returned.min():
         schedule = "gpipe"
     return ObservedPipeline(stages, int(apart[0]), batches, float(sent.bytes_out.mean()), schedule,
-                            passes // max(batches, 1))  # fmt: skip
+                            passes // batches)  # fmt: skip
 
 
 def _micro_batches(trace: Trace, grid: StepGrid) -> int:

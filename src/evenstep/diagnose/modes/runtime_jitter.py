@@ -393,7 +393,7 @@ def _work_when_late(case: Case, late: Array, busy: Array) -> tuple[Array, Array]
                 work[hidden] = np.median(own[seen])
     known = ~np.isnan(work)
     told, working = late & known, COMPUTING
-    if told.any():
+    if usual[told].any():
         worked = float(np.minimum(work[told], usual[told]).sum() / usual[told].sum())
         most = own[told].sum() > MOST * own[late].sum()
         working = worked if most else min(worked, COMPUTING)
