@@ -198,6 +198,18 @@ def test_who_raised_first_is_told_of_first_though_it_ends_later(tmp_path, raised
     assert told.startswith(begins if first else "rank 0 (process 10) died")
 
 
+def test_who_raised_first_is_told_of_though_another_that_was_not_awaited_had_ended(tmp_path):
+    ranks = []
+    for number, (fact, at_ns) in enumerate([("raised", 9), ("raised", 8), ("closed", 7)]):
+        path = RunFolder(tmp_path).spool_path(0, number)
+        spool = Spool.create(path, {"rank": number}, ring_bytes=1000, summary_bytes=1)
+        spool.add_fact(fact, {"type": f"Error{number}", "monotonic_ns": at_ns})
+        spool.shut()
+        ranks.append(_Rank(path, number, 10 + number, 0))
+    told = _death_message(ranks[0], {"exit_code": 1}, None, ranks[1:])
+    assert told.startswith("rank 1 (process 11) raised first: Error1; rank 0 (process 10) died")
+
+
 def test_of_an_end_in_good_order_nothing_is_said(ends, tmp_path):
     watch, said = ends
     assert how(watch, tmp_path, "")["exit_code"] == 0

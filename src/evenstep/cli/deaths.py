@@ -324,19 +324,19 @@ def _death_message(
     absent = sorted(each.rank for each, its in tails.items() if its.is_outside())
     if absent and any(gave_up(its.facts) for its in (tail, *tails.values())):
         return f"{words.ranks(absent)} did not come, in no collective; {death}"
-    before = min(tails, key=lambda each: _left_ns(tails[each].facts), default=rank)
-    theirs, awaited = tails.get(before, tail).facts, inside or tail.last_operation_failed()
-    if "raised" in tail.facts and _left_ns(theirs) < _left_ns(tail.facts):
+    awaited = inside or tail.last_operation_failed()
+    ways = ("raised", "closed") if awaited else ("raised",)
+    before = min(tails, key=lambda each: _left_ns(tails[each].facts, ways), default=rank)
+    theirs = tails.get(before, tail).facts
+    if "raised" in tail.facts and _left_ns(theirs, ways) < _left_ns(tail.facts, ways):
         how = f"raised first: {words.how_ended(theirs)}" if "raised" in theirs else "ended first"
-        if awaited or "raised" in theirs:
-            return f"rank {before.rank} (process {before.pid}) {how}; {death}"
+        return f"rank {before.rank} (process {before.pid}) {how}; {death}"
     if clean_exit is None or not awaited:
         return death
     first = f"rank {clean_exit.rank} (process {clean_exit.pid})"
     return f"{first} ended first, with exit code 0, and was awaited; {death}"
 
 
-def _left_ns(facts: Mapping[str, Any]) -> float:
-    """When a rank left its script, on the clock of this machine; inf where it did not."""
-    left = ((facts.get(name) or {}).get("monotonic_ns", math.inf) for name in ("raised", "closed"))
-    return float(min(left))
+def _left_ns(facts: Mapping[str, Any], ways: Sequence[str]) -> float:
+    """When a rank left its script by one of these facts, on the clock of this machine; else inf."""
+    return float(min((facts.get(way) or {}).get("monotonic_ns", math.inf) for way in ways))
