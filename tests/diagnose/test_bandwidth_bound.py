@@ -227,7 +227,8 @@ def test_a_remedy_that_gives_back_a_small_part_of_the_cost_is_none():
     small, large = Share(0.02, 0.01, 0.03), Share(0.3, 0.29, 0.31)
     finding = make_finding(
         "input_pipeline.everybody", Share(0.4, 0.39, 0.41), where=Where(), when=When(),
-        numbers={"usual": MS, "who": "every rank"}, options={"workers": small, "storage": large},
+        numbers={"usual": MS, "who": "every rank", "short": ""},
+        options={"workers": small, "storage": large},
     )  # fmt: skip
     assert [option.gain for option in finding.options] == [0.3]
 

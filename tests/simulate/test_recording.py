@@ -149,3 +149,17 @@ def test_a_step_that_was_interrupted_halfway_is_left_out():
         recorder.step(1, [*rows[:1], None])
     recorder.flush()
     assert [block.shape[1] for block in kept] == [2]
+
+
+def test_gathers_that_reach_one_rank_after_another_are_bound_by_a_slow_link():
+    """In a ring, members leave one after the other; without a slow adapter, steps are shorter."""
+    fsdp = ("cluster.nodes=2", "work.kind=fsdp", "work.gradient_bytes=80MB", "work.buckets=8")
+    slow = {"links": "node1.nic*", "factor": 0.1}
+    result, trace = simulate_trace(
+        scenario(*JOB, *fsdp, noise=[JITTER], fabric={"changes": [slow]})
+    )
+    well, _ = simulate_trace(scenario(*JOB, *fsdp, noise=[JITTER]))
+    finding = diagnose(trace).findings[0]
+    assert finding.mode == "bandwidth_bound"
+    lost = 1 - well.step_ns.mean() / result.step_ns.mean()
+    assert finding.severity == pytest.approx(lost, rel=0.1)

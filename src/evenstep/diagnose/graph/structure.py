@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from evenstep.diagnose.graph.schedule import Links, Schedule, schedule
-from evenstep.trace.columns import Array, Columns, run_numbers, running_maximum
+from evenstep.diagnose.levels import LOW
+from evenstep.trace.columns import Array, Columns, key_numbers, run_numbers, running_maximum
 
 
 @dataclass(frozen=True)
@@ -162,16 +163,16 @@ def times(graph: Graph) -> Times:
     moving = by_step_and_lane(graph, took[graph.rows.enter])
     blocked, wait = np.zeros(len(graph.rows)), np.zeros(len(graph.rows))
     blocked[found.rows], wait[found.rows] = found.blocked_ns, found.others_ns
-    seen_later = _seen_later(graph, over)
-    exposed, waited = by_step_and_lane(graph, blocked + seen_later), by_step_and_lane(graph, wait)
+    after = seen_later(graph, over)
+    exposed, waited = by_step_and_lane(graph, blocked + after), by_step_and_lane(graph, wait)
     return Times(
-        by_step_and_lane(graph, graph.own_ns - np.append(0.0, seen_later[:-1])), exposed, waited,
+        by_step_and_lane(graph, graph.own_ns - np.append(0.0, after[:-1])), exposed, waited,
         np.maximum(moving - (exposed - waited), 0),
         by_step_and_lane(graph, np.append(shared, False)[graph.rows.enter]),
     )  # fmt: skip
 
 
-def _seen_later(graph: Graph, over_ns: Array) -> Array:
+def seen_later(graph: Graph, over_ns: Array) -> Array:
     """How much later than the end of its operation each waiting host was seen to go on.
 
     A replay counts it as the rank's own work, a measurement as time blocked.
@@ -183,6 +184,22 @@ def _seen_later(graph: Graph, over_ns: Array) -> Array:
     follows &= (rows.wait >= 0) & ~graph.device[rows.lane]
     own_after = np.append(graph.own_ns[1:], 0.0)
     return np.where(follows, np.clip(rows.until_ns - over_ns, 0, own_after), 0.0)
+
+
+def regularly_later(graph: Graph, kind: Array) -> Array:
+    """How much of each row's own work, ns, is that its lane regularly goes on later than the first
+    from the operation it waited for before: in a ring data reaches one member after another.
+
+    `kind`: of each operation, among which the lane's is usual; -1 counts as 0.
+    """
+    at, over = _reach_and_resume(graph)
+    later, kind = seen_later(graph, over), np.append(kind, -1)[graph.rows.wait]
+    rows = np.flatnonzero((kind >= 0) & (over > at))
+    number = key_numbers(graph.rows.lane[rows], kind[rows])
+    usual = quantiles(later[rows], number, LOW, int(number.max(initial=-1)) + 1)
+    found = np.zeros(len(later) + 1)
+    found[rows + 1] = np.minimum(later[rows], usual[number])
+    return found[:-1]
 
 
 def overlap(graph: Graph, lane: Array, start: Array, end: Array) -> Array:

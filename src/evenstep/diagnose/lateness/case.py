@@ -12,7 +12,7 @@ from evenstep import words
 from evenstep.diagnose.finding import Evidence, Where
 from evenstep.diagnose.graph.peers import more_by_direction
 from evenstep.diagnose.graph.replay import Change
-from evenstep.diagnose.graph.structure import by_step_and_lane, overlap_of_issues
+from evenstep.diagnose.graph.structure import by_step_and_lane, overlap_of_issues, regularly_later
 from evenstep.diagnose.lateness.cost import Blame, Costs, blame
 from evenstep.diagnose.lateness.delays import (
     WORK_PHASES,
@@ -197,12 +197,23 @@ class Case:
         return self.saved(self.transferred(shorter_ns))
 
     def transferred(self, shorter_ns: Array) -> Change:
-        """The change that makes each transfer that much shorter."""
-        table = self.costs.graph.operations
-        took = table.took_ns.copy()
-        took[self.transfers.rows.operation] -= shorter_ns
-        chosen = np.flatnonzero(took != table.took_ns)
-        return Change.of_transfers(chosen, took[chosen])
+        """The change that makes each transfer that much shorter, and in proportion what members
+        need from the first's end to their own."""
+        graph, moved = self.costs.graph, self.transfers.rows
+        took, part = graph.took_ns.copy(), np.zeros(len(graph.operations) + 1)
+        took[moved.operation] -= shorter_ns
+        part[moved.operation] = shorter_ns / np.maximum(moved.transfer_ns, 1)
+        less = self._later_ns * part[np.append(-1, graph.rows.wait[:-1])]
+        chosen, rows = np.flatnonzero(took != graph.took_ns), np.flatnonzero(less)
+        work = Change.of_work(rows, (graph.own_ns - less)[rows])
+        return work._replace(operations=chosen, took_ns=np.maximum(took[chosen], 0.0))
+
+    @cached_property
+    def _later_ns(self) -> Array:
+        """Of each row's work, what is the end of a transfer that other members left sooner."""
+        kind = np.full(len(self.costs.graph.operations), -1)
+        kind[self.transfers.rows.operation] = self.transfers.rows.kind
+        return regularly_later(self.costs.graph, kind)
 
     def relieved(self, cells: Array, cause: Cause = Cause.WORK) -> Change:
         """The change that removes the lateness for a cause from cells (steps × ranks, boolean)."""
