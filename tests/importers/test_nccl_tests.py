@@ -250,3 +250,15 @@ def test_a_device_of_a_report_may_name_no_rank(tmp_path):
         "results": [{"size": 10_000, "out_of_place": side}],
     }))  # fmt: skip
     assert [one["ranks"] for one in read(path)] == [2]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [1, {"op": 1}, {"op": "all_reduce", "bytes": "8", "time_ns": 1, "algbw_gBps": 1,
+                    "busbw_gBps": 1}],
+)  # fmt: skip
+def test_what_is_no_floor_among_those_of_a_probe_is_a_sentence(tmp_path, row):
+    path = tmp_path / "floors.json"
+    path.write_text(json.dumps({"schema": "evenstep.floors/1", "floors": [row]}))
+    with pytest.raises(TraceError, match="has no list of floors"):
+        read(path)

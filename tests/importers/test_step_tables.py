@@ -665,3 +665,17 @@ def test_what_is_no_step_is_not_taken_for_one(opened, text, said):
     """A share of 100 % of the step was said of what stands alone in a table."""
     with pytest.raises(EvenstepError, match=said):
         opened(text)
+
+
+def test_the_time_of_a_run_goes_on_where_the_run_was_resumed(opened):
+    """`trainer_log.jsonl`: ten steps in 60 s; the one resumed has its first ten after 70 s."""
+    shown = [(10, "0:01:00"), (20, "0:02:00"), (30, "0:03:00"), (30, "0:01:10"), (40, "0:02:10")]
+    rows = [{"current_steps": at, "elapsed_time": since} for at, since in shown]
+    trace = opened(jsonl(*rows), "trainer_log.jsonl")
+    assert [seconds for *_, seconds in steps(trace)] == [6.0, 6.0, 6.0]
+    assert trace.run["lost_work_s"] == 70
+
+
+@pytest.mark.parametrize("more", ["JobID", "busbw"])
+def test_a_job_or_a_bandwidth_beside_steps_hides_none(opened, more):
+    assert steps(opened(f"{more},rank,step,seconds\n7,0,1,2\n7,0,2,3\n")) == [(0, 1, 2), (0, 2, 3)]

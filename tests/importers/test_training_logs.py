@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.errors import EvenstepError
+from evenstep.importers import compression, content
 from evenstep.importers.opening import open_trace
 from evenstep.trace.spool.layout import Kind, Phase
 
@@ -541,6 +542,18 @@ def test_a_hole_in_a_log_hides_no_line(opened):
     """What a crash of the host or a rotation by copying leaves: bytes that are 0."""
     first, second = BLOOM.splitlines(keepends=True)
     assert seconds_of(opened(first + "\0" * 5_000 + second)) == {12695: 105.22, 12696: 105.01}
+
+
+@pytest.mark.parametrize("filler", ["x", "\0"])
+def test_no_line_is_lost_behind_a_long_one_or_a_long_hole(tmp_path, monkeypatch, filler):
+    """Wherever the pieces in which a file is read end."""
+    monkeypatch.setattr(content, "LONGEST_LINE", 64)
+    monkeypatch.setattr(compression, "PIECE_BYTES", 7)
+    for length in range(60, 90):
+        (path := tmp_path / "out.log").write_text(
+            "first\n" + filler * length + "\n" * (filler == "x") + "second\nthird\n"
+        )
+        assert [line.text for line in content.lines(path)][-2:] == ["second", "third"]
 
 
 def test_a_bar_of_more_than_a_mebibyte_in_one_line_is_read_to_its_end(opened):

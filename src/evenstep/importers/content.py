@@ -128,8 +128,9 @@ def lines(path: Path) -> Iterator[TextLine]:
                 yield TextLine(number, start, _decode(line))
                 number, start, skipped = number + 1, start + skipped + len(line), 0
             if len(held) > LONGEST_LINE:
-                skipped += len(held) - LONGEST_LINE
-                held = held[:LONGEST_LINE]
+                kept = held.lstrip(b"\0")
+                kept = kept[:LONGEST_LINE] + kept[LONGEST_LINE:][-1:]  # it may end the line
+                skipped, held = skipped + len(held) - len(kept), kept
     if held:
         yield TextLine(number, start, _decode(held))
 

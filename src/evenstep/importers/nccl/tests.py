@@ -216,8 +216,9 @@ def from_json(path: Path, *, probed: bool) -> list[dict[str, Any]]:
 
 def _is_floor(row: Any) -> bool:
     names = "bytes", "time_ns", "algbw_gBps", "busbw_gBps"
-    numbers = [_number(row.get(name)) for name in names] if isinstance(row, dict) else [None]
-    return isinstance(row.get("op"), str) and all(one is not None and one >= 0 for one in numbers)
+    return isinstance(row, dict) and isinstance(row.get("op"), str) and all(
+        isinstance(one := row.get(name), int | float) and 0 <= one < LARGEST for name in names
+    )  # fmt: skip
 
 
 #: Columns of results as JSON calls them.

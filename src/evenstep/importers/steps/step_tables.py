@@ -45,6 +45,7 @@ TIMES = ("timestamp", "_timestamp", "wall_time", "start", "start_time", "start_t
          "time", "time_s", "time_(s)", "time_sec", "time_ms", "time_(ms)", "time_us",
          "elapsed_time")  # fmt: skip
 PHASES = ("phase", "stage_name", "section")
+OF_RUNS = ("current_steps", "global_step/max_steps")  # LlamaFactory, ms-swift: with a run's time
 NO_STEPS = ("jobid", "busbw", "algbw")  # accounting of Slurm, results of benchmarks
 METRICS, VALUES = ("key", "metric", "metric_name", "tag"), ("value", "metric_value")
 _UNIT_NAMES = ("sec", "secs", "second", "seconds", "ms", "us", "ns")  # may be all of a name
@@ -107,9 +108,11 @@ def recognises(source: SourceFile) -> bool:
 def layout_of(source: SourceFile) -> StepColumns | None:
     """Find the columns of a table; None where it is not of steps."""
     file = table_file(source, (*RANKS, *STEPS, *TIMES, *PHASES, "seconds", "duration"))
-    if file is None or column_of(file, NO_STEPS):
+    if file is None:
         return None
     rank, step, time, part = (column_of(file, names) for names in (RANKS, STEPS, TIMES, PHASES))
+    if not step and column_of(file, NO_STEPS):
+        return None
     durations = [found for name in file.names if (found := _duration(name)) is not None]
     if time in [each.name for each in durations]:
         time = ""
@@ -260,9 +263,10 @@ def _told_apart(
     rank, number, time = rows
     for each in layout.durations:
         values = table.numbers[each.name] * each.unit_s
-        if "elapsed" in each.name.lower() and _keeps_growing(rank, values):
+        known = layout.step.lower() in OF_RUNS
+        if "elapsed" in each.name.lower() and (known or _keeps_growing(rank, values)):
             others = [one for one in layout.durations if one is not each]
-            return layout._replace(durations=others), values
+            return layout._replace(durations=others), _continued(rank, values)
     core, unit = spell(layout.time)
     parts = [table.numbers[each.name] * each.unit_s for each in layout.durations]
     least = np.nansum(parts, axis=0) if parts else np.zeros(len(rank))
@@ -320,7 +324,17 @@ def _keeps_growing(rank: Array, time: Array) -> bool:
     at = np.lexsort((rank,))
     rank, time = rank[at][np.isfinite(time[at])], time[at][np.isfinite(time[at])]
     steps = np.diff(time)[np.diff(rank) == 0]
-    return len(steps) > 1 and bool((steps >= 0).all() and time[rank == rank[0]][-1] > 2 * steps[0])
+    return len(steps) > 1 and bool((steps < 0).mean() <= MINOR and time.max() > 2 * steps[0])
+
+
+def _continued(rank: Array, time: Array) -> Array:
+    """Times since the first beginning of a worker's run; where it was resumed, they began anew."""
+    found = time.copy()
+    for one in np.unique(rank):
+        mine = np.flatnonzero(rank == one)
+        anew = np.diff(time[mine]) < 0
+        found[mine[1:]] += np.cumsum(np.where(anew, time[mine[:-1]], 0.0))
+    return found
 
 
 def _seconds(time: Array) -> Array:
