@@ -168,15 +168,20 @@ def test_who_was_in_no_collective_is_told_of_before_the_one_that_gave_up_waiting
     assert told.startswith("rank 1 did not come, in no collective; rank 0 (process 10) died")
 
 
-@pytest.mark.parametrize(("at_ns", "first"), [(7, "rank 1 (process 11) ended first; "), (9, "")])
-def test_who_has_left_its_script_is_told_of_before_the_one_that_waited(tmp_path, at_ns, first):
+@pytest.mark.parametrize(
+    ("at_ns", "reason", "first"),
+    [(7, "exit", "rank 1 (process 11) ended first; "), (9, "exit", ""), (7, "detached", "")],
+)
+def test_who_has_left_its_script_is_told_of_before_the_one_that_waited(
+    tmp_path, at_ns, reason, first
+):
     """As by `sys.exit`: the others have lost it long before its process has ended."""
     ranks = []
     for number, (fact, fact_ns) in enumerate([("raised", 8), ("closed", at_ns)]):
         path = RunFolder(tmp_path).spool_path(0, number)
         spool = Spool.create(path, {"rank": number}, ring_bytes=1000, summary_bytes=1)
         spool.put(5, 6, Kind.COLLECTIVE, Op.ALL_REDUCE, 3, flags=int(Flag.FAILED), group_seq=7)
-        spool.add_fact(fact, {"type": "RuntimeError", "monotonic_ns": fact_ns})
+        spool.add_fact(fact, {"type": "RuntimeError", "monotonic_ns": fact_ns, "reason": reason})
         spool.shut()
         ranks.append(_Rank(path, number, 10 + number, 0))
     told = _death_message(ranks[0], {"exit_code": 1}, None, ranks[1:])
@@ -203,7 +208,7 @@ def test_who_raised_first_is_told_of_though_another_that_was_not_awaited_had_end
     for number, (fact, at_ns) in enumerate([("raised", 9), ("raised", 8), ("closed", 7)]):
         path = RunFolder(tmp_path).spool_path(0, number)
         spool = Spool.create(path, {"rank": number}, ring_bytes=1000, summary_bytes=1)
-        spool.add_fact(fact, {"type": f"Error{number}", "monotonic_ns": at_ns})
+        spool.add_fact(fact, {"type": f"Error{number}", "monotonic_ns": at_ns, "reason": "exit"})
         spool.shut()
         ranks.append(_Rank(path, number, 10 + number, 0))
     told = _death_message(ranks[0], {"exit_code": 1}, None, ranks[1:])

@@ -86,11 +86,18 @@ def test_a_rank_that_receives_nothing_counts_among_those_that_share_the_tokens()
     assert (found["imbalance"], found["fullest"]) == (4.0, [{"rank": 0, "share": 1.0}])
 
 
-@pytest.mark.parametrize(("late_ns", "hot"), [(5 * MS, True), (500 * MS, False)])
-def test_a_rank_that_computes_longer_as_it_receives_more_has_a_hot_expert(late_ns, hot):
-    """Twice the mean, thrice the others': that explains three times their work of 64 ms."""
+@pytest.mark.parametrize(
+    ("phase", "late_ns", "hot"),
+    [
+        (Phase.FORWARD, 5 * MS, True), (Phase.FORWARD, 500 * MS, False),
+        (Phase.OPTIMIZER, 5 * MS, False), (Phase.OTHER, 5 * MS, False),
+    ],
+)  # fmt: skip
+def test_a_rank_that_computes_longer_as_it_receives_more_has_a_hot_expert(phase, late_ns, hot):
+    """Twice the mean, thrice the others': that explains three times their work of 64 ms, where
+    experts compute."""
     world = World(ranks=4, noise=0.005, after_backward=((Op.ALL_TO_ALL, 4000),))
-    trace = world.slow(1, Phase.FORWARD, late_ns, computing=True).trace()
+    trace = world.slow(1, phase, late_ns, computing=True).trace()
     calls = trace.events.op == int(Op.ALL_TO_ALL)
     received = np.where(trace.events["rank"] == 1, 12000, 4000)
     received = np.where(calls, received, trace.events.bytes_out)

@@ -325,10 +325,10 @@ def _death_message(
     if absent and any(gave_up(its.facts) for its in (tail, *tails.values())):
         return f"{words.ranks(absent)} did not come, in no collective; {death}"
     awaited = inside or tail.last_operation_failed()
-    ways = ("raised", "closed") if awaited else ("raised",)
-    before = min(tails, key=lambda each: _left_ns(tails[each].facts, ways), default=rank)
-    theirs = tails.get(before, tail).facts
-    if "raised" in tail.facts and _left_ns(theirs, ways) < _left_ns(tail.facts, ways):
+    left_ns = {each: _left_ns(its.facts, ending=bool(awaited)) for each, its in tails.items()}
+    before = min(left_ns, key=left_ns.__getitem__, default=rank)
+    if "raised" in tail.facts and left_ns.get(before, math.inf) < _left_ns(tail.facts):
+        theirs = tails[before].facts
         how = f"raised first: {words.how_ended(theirs)}" if "raised" in theirs else "ended first"
         return f"rank {before.rank} (process {before.pid}) {how}; {death}"
     if clean_exit is None or not awaited:
@@ -337,6 +337,10 @@ def _death_message(
     return f"{first} ended first, with exit code 0, and was awaited; {death}"
 
 
-def _left_ns(facts: Mapping[str, Any], ways: Sequence[str]) -> float:
-    """When a rank left its script by one of these facts, on the clock of this machine; else inf."""
-    return float(min((facts.get(way) or {}).get("monotonic_ns", math.inf) for way in ways))
+def _left_ns(facts: Mapping[str, Any], *, ending: bool = False) -> float:
+    """When a rank raised, or with `ending` came to the end of its script, on the clock of this
+    machine; inf where it did not."""
+    closed = facts.get("closed") or {}
+    ended = closed if ending and closed.get("reason") == "exit" else {}  # "detached" trains on
+    each = (fact.get("monotonic_ns", math.inf) for fact in (facts.get("raised") or {}, ended))
+    return float(min(each))

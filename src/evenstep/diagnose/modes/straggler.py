@@ -143,7 +143,8 @@ def _late(case: Case, cells: Array) -> list[Finding]:
     kind = "turns" if turning else "anyone" if alike else ""
     if not kind and (_everywhere(case, cells, more) or place == words.IN_KERNELS):
         kind = "kernels" if place == words.IN_KERNELS else "everywhere"
-    received = 0.0 if turning or alike else _received(case, cells, ranks, more)
+    outside = place in (words.PLACES[Phase.OPTIMIZER], words.PLACES[Phase.OTHER])  # of experts
+    received = 0.0 if turning or alike or outside else _received(case, cells, ranks, more)
     kind = "experts" if received else kind
     elsewhere = pattern == "chronic" and len(ranks) < len(case.grid.ranks) and not received
     return finding_of_late(
