@@ -29,7 +29,7 @@ def test_a_title_ends_with_where(where, pattern, place):
 def test_a_finding_is_called_by_its_cause():
     finding = make_finding(
         "input_pipeline.everybody", Share(0.1, 0.1, 0.1),
-        numbers={"usual": 5 * MS, "who": "every rank"},
+        numbers={"usual": 5 * MS, "who": "every rank", "short": ""},
         where=Where(nodes=("gpu012",)), when=When(), options={"workers": None},
     )  # fmt: skip
     assert finding.title == "Slow input pipeline on gpu012"
