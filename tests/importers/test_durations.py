@@ -237,3 +237,10 @@ def test_calls_without_a_place_are_in_the_order_of_the_rows(tmp_path):
     path.write_text("iteration,rank,bytes,duration_ms\n" + "".join(lines))
     finding = diagnose(open_trace([path])).findings[0]
     assert (finding.mode, finding.where.ranks) == ("straggler", [LATE])
+
+
+def test_steps_with_bytes_beside_them_are_steps(tmp_path):
+    path = tmp_path / "steps.csv"
+    path.write_text("rank,step,step_duration_ms,bytes\n0,0,100,8\n0,1,200,8\n")
+    found = open_trace([path]).of_kind(Kind.STEP)
+    assert (found.exit_ns - found.enter_ns).tolist() == [100_000_000, 200_000_000]

@@ -17,7 +17,9 @@ from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.lateness.case import open_case
 from evenstep.errors import EvenstepError, MissingExtra
 from evenstep.importers import tables
+from evenstep.importers.content import SourceFile
 from evenstep.importers.opening import open_trace
+from evenstep.importers.steps import step_tables, tensorboard
 from evenstep.trace.spool.layout import Kind, Phase
 
 PUBLIC = Path(__file__).parents[2] / ".." / "shared" / "data" / "steps"
@@ -679,3 +681,21 @@ def test_the_time_of_a_run_goes_on_where_the_run_was_resumed(opened):
 @pytest.mark.parametrize("more", ["JobID", "busbw"])
 def test_a_job_or_a_bandwidth_beside_steps_hides_none(opened, more):
     assert steps(opened(f"{more},rank,step,seconds\n7,0,1,2\n7,0,2,3\n")) == [(0, 1, 2), (0, 2, 3)]
+
+
+@pytest.mark.parametrize("part", ["eval_time", "checkpoint_time_s", "data_time"])
+def test_parts_alone_leave_steps_their_times(opened, part):
+    """A step lasts until the next one, also where a row tells how long something beside it took."""
+    rows = [{"step": at, "timestamp": 1000 + 2 * at} for at in range(5)]
+    trace = opened(jsonl(*rows, {"step": 5, "timestamp": 1010, part: 0.5}), "log.jsonl")
+    assert steps(trace) == [(0, at, 2.0) for at in range(5)]
+
+
+def test_an_event_file_of_loading_alone_has_the_times_of_its_steps(tmp_path, monkeypatch):
+    told = {name: [(at, 1000.0 + 2 * at, 0.1) for at in range(3)] for name in ("loss", "data_time")}
+    monkeypatch.setattr(tensorboard, "scalars", lambda *_: told)
+    monkeypatch.setattr(tensorboard, "recognises", lambda _: True)
+    (path := tmp_path / "events.out.tfevents.1").write_bytes(b"\x18")
+    trace = step_tables.read([SourceFile(path, b"")])
+    assert steps(trace) == [(0, 0, 2.0), (0, 1, 2.0)]
+    assert steps(trace, Kind.PHASE) == [(0, 0, 0.1), (0, 1, 0.1)]

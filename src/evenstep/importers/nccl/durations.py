@@ -77,7 +77,7 @@ def layout_of(source: SourceFile) -> DurationColumns | None:
         return None
     for name in file.names:
         core, unit = spell(name)
-        if _DURATION.search(core):
+        if _DURATION.search(core) and "step" not in core:
             return DurationColumns(file, rank, group, sequence, op, size, name, unit or 1.0)
     return None
 

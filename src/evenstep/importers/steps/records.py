@@ -40,7 +40,7 @@ _EXCHANGING: dict[int, str] = {
     Phase.SYNC: "communication", Phase.BACKWARD: "backward", Phase.OPTIMIZER: "optimizer",
     Phase.OTHER: "rest", WHOLE: "time outside of these parts",
 }  # fmt: skip
-_WORK = (WHOLE, Phase.FORWARD, Phase.BACKWARD, Phase.OTHER)  # without any, parts make no step
+WORK = (WHOLE, Phase.FORWARD, Phase.BACKWARD, Phase.OTHER)  # without any, parts make no step
 _SURE = 2.0  # standard errors by which the part that waits differs more than others
 _EVEN = 0.5  # steps are equally long if they differ by less than this share of their own times
 
@@ -81,7 +81,7 @@ def _sound(rows: Timed, limits: list[str]) -> Columns:
     good &= (rows.seconds > 0) & (rows.seconds < LATEST_NS / 1e9 / max(len(rows.rank), 1))
     if not good.any():
         raise TraceError("it has no row with a worker, a step and seconds")
-    if not np.isin(rows.phase, [int(part) for part in _WORK]).any():
+    if not np.isin(rows.phase, [int(part) for part in WORK]).any():
         names = ", ".join(Phase(part).name.lower() for part in np.unique(rows.phase).tolist())
         raise TraceError(f"it has parts of steps only ({names}): add the seconds of whole steps")
     if not good.all():

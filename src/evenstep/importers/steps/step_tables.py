@@ -8,7 +8,7 @@ durations per run (Weights & Biases), a row per metric (MLflow), the history of 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from evenstep.importers.draft import Draft
 from evenstep.importers.file_ranks import natural, ranks_in_order
 from evenstep.importers.kineto.names import phase
 from evenstep.importers.steps import tensorboard
-from evenstep.importers.steps.records import WHOLE, Timed, trace_of
+from evenstep.importers.steps.records import WHOLE, WORK, Timed, trace_of
 from evenstep.importers.tables import (
     RELATIVE,
     Table,
@@ -235,14 +235,21 @@ def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -
         found = _by_metric(layout, table, (rank, number, time))
         return found or [_between(rank, number, time, part)]
     _tell_units(layout, {layout.rank, layout.step, layout.time, layout.phase, *names}, limits)
-    found = []
+    parts = not workers and np.isfinite(time).any() and not _make_steps(layout.durations)
+    found = [_between(rank, number, time, part)] if parts else []
+    within = np.isin(number, found[0].number) if parts else True
     for each in layout.durations:
         seconds = table.numbers[each.name] * each.unit_s
         mine = np.full(length, workers[each.run]) if workers else rank
-        there = np.isfinite(seconds) | (len(layout.durations) == 1)
+        there = (np.isfinite(seconds) | (len(layout.durations) == 1 and not parts)) & within
         kind = np.where(part == WHOLE, each.phase, part)
         found.append(_timed_steps(mine, number, time, seconds, kind, there))
     return found
+
+
+def _make_steps(durations: Iterable[Duration]) -> bool:
+    """Whether some are of steps or their work, and not of loading or of checkpoints alone."""
+    return any(each.phase in WORK for each in durations)
 
 
 def _through_epochs(rank: Array, number: Array, epoch: Array) -> Array:
@@ -347,16 +354,17 @@ def _metrics(path: Path, own: int, limits: list[str]) -> list[Timed]:
     """A row per step and metric of durations; without such a metric, the time between steps."""
     tags = tensorboard.scalars(path, limits)
     told = {tag: found for tag in tags if (found := _duration(tag)) is not None}
-    rows = []
+    rows, within = list[Timed](), None
+    if tags and not _make_steps(told.values()):
+        limits.append(f"{path} has no durations of steps: a step is taken to last until the next")
+        number, time, _ = np.array(max(tags.values(), key=len)).T
+        rows.append(_between(np.full(len(time), own), number, time, np.full(len(time), WHOLE)))
+        within = rows[0].number
     for tag, duration in told.items():
         number, time, value = np.array(tags[tag]).T
         rank, part = np.full(len(time), own), np.full(len(time), duration.phase)
-        seconds = value * duration.unit_s
-        rows.append(_timed_steps(rank, number, time, seconds, part))
-    if not told and tags:
-        limits.append(f"{path} has no metric of durations: a step is taken to last until the next")
-        number, time, _ = np.array(max(tags.values(), key=len)).T
-        rows.append(_between(np.full(len(time), own), number, time, np.full(len(time), WHOLE)))
+        there = slice(None) if within is None else np.isin(number, within)
+        rows.append(_timed_steps(rank, number, time, value * duration.unit_s, part, there))
     return rows
 
 
