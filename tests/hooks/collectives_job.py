@@ -125,6 +125,7 @@ class Job:
             dist.barrier()
         with self.scene("monitored_barrier"):
             dist.monitored_barrier()
+        dist.monitored_barrier()  # so that no other wait ends the one before
 
     def messages(self) -> None:
         first = self.rank == 0
