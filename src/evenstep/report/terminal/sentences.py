@@ -108,7 +108,7 @@ def tokens(found: Mapping[str, Any]) -> Iterator[str]:
     yield (
         f"all-to-alls are uneven: the rank with most data receives {number(found['imbalance'])} "
         f"times the mean; most often it is rank {fullest['rank']} ({percent(fullest['share'])} of "
-        "the calls)"
+        "the uneven calls)"
     )
 
 
