@@ -235,6 +235,25 @@ def test_a_message_held_up_by_the_one_before_it_on_its_link_ends_when_it_is_rece
     assert found.rows.own_ns[found.rows.lane == 1].tolist() == [0, 0, 3 * MS]
 
 
+def test_a_message_that_was_there_when_it_was_asked_for_did_not_take_until_then():
+    """Messages take 1 ms. In step 1 rank 1 waits for rank 2 until 41, works, and finds what rank 0
+    sent at 21 when it asks for it at 50."""
+    run = Run()
+    bound = Flag.ASYNC | Flag.EXIT_UPPER_BOUND
+    for step, (came, asked) in enumerate(((2, 2), (41, 50))):
+        begin = 20 * step
+        run.message(0, step, Op.SEND, 1, step, begin + 1, begin + 1.1)
+        run.message(2, step, Op.SEND, 1, step, came - 1, came - 0.9)
+        for peer, leave in ((0, asked), (2, came)):
+            run.message(1, step, Op.RECV, peer, step, begin, leave, bound)
+        run.wait(1, step, begin, came)
+        for rank in range(3):
+            run.step(rank, step, begin, (20, 60)[step])
+    found = run.graph()
+    received = found.operations.over_ns[found.operations.root == 0]
+    assert after(received) == [2, 22]
+
+
 def test_a_lane_whose_beginning_nobody_saw_begins_with_its_usual_first_work():
     run = Run()
     for step in range(3):

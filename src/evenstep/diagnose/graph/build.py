@@ -258,18 +258,28 @@ def _over(span: LaneExtent, found: Entries, ended: Array) -> tuple[Array, Array]
 
 
 def _is_blocked(span: LaneExtent, found: Entries) -> Array:
-    """Whether each row's thread was blocked in a wait that ended while the operation was in flight;
-    True where no waits are recorded."""
+    """Whether each row's thread was blocked in a wait that ended while the operation was in flight,
+    with the end of no other operation; True where no waits are recorded."""
     rows, waits = found.rows, span.waits()
     unrecorded = rows.calls | rows.on_device | ~np.isin(rows.lane, waits.lane)
     waits = waits.select(waits.leave_ns - waits.enter_ns >= TELLING_NS)
     if not len(waits):
         return np.asarray(unrecorded)
-    ended = waits.leave_ns[grouped_order(waits.lane, waits.leave_ns)]
-    line = TimeLine(np.sort(waits.lane), ended)
-    during = line.before(rows.lane, rows.leave_ns + BETWEEN_NS)
-    during -= line.before(rows.lane, _last_entries(found)[rows.operation])
-    return np.asarray((during > 0) | unrecorded)
+    waits = waits.select(grouped_order(waits.lane, waits.leave_ns))
+    order = grouped_order(rows.lane, rows.leave_ns)
+    ends = TimeLine(rows.lane[order], rows.leave_ns[order])
+    first, last = (
+        ends.before(waits.lane, waits.leave_ns + off) for off in (-BETWEEN_NS, BETWEEN_NS)
+    )
+    begun = _last_entries(found)[rows.operation]
+    near = np.maximum(begun, rows.leave_ns - BETWEEN_NS)
+    during = np.zeros(len(rows), bool)
+    for chosen, since in ((last == first, begun), (last > first, near)):
+        if chosen.any():
+            line = TimeLine(waits.lane[chosen], waits.leave_ns[chosen])
+            until = line.before(rows.lane, rows.leave_ns + BETWEEN_NS)
+            during |= until > line.before(rows.lane, since)
+    return np.asarray(during | unrecorded)
 
 
 def _with_usual_messages(span: LaneExtent, found: Entries, ended: Array) -> Array:
