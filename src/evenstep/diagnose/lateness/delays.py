@@ -122,7 +122,9 @@ def _recorded_causes(grid: StepGrid, programs: Sequence[Array]) -> list[tuple[Ca
     its peers', and without peers above that of ranks of any program. Who computes more waits more
     often for a core: that part of the wait is its work's."""
     writing = grid.phase_ns[Phase.CHECKPOINT] + grid.phase_ns[Phase.EVALUATION]
-    computed = np.maximum(np.median(grid.cpu_ns, axis=0, keepdims=True), 1.0)
+    at_most = grid.work_ns - grid.run_delay_ns  # processor time may count what a rank polled
+    computed = np.median(np.minimum(grid.cpu_ns, at_most), axis=0, keepdims=True)
+    computed = np.maximum(computed, 1.0)
     more = np.maximum(_above(computed, programs), 0.0) / computed
     loading, ready = grid.phase_ns[Phase.INPUT], _above(grid.run_delay_ns, programs)
     ready = ready - more * grid.run_delay_ns
