@@ -143,6 +143,21 @@ def test_gradients_that_leave_in_the_last_of_several_backwards_are_found():
     assert again.mean_ns == pytest.approx(result.step_time.mean_ns, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    "sets",
+    [("work.kind=tensor", "work.tensor_parallel=2"),
+     ("work.kind=pipeline", "work.pipeline_parallel=2", "work.micro_batches=4")],
+)  # fmt: skip
+def test_replicas_that_share_the_cards_of_a_node_take_as_long_again(sets):
+    """Two groups side by side, each with two of a node's four ranks."""
+    nodes = ("cluster.nodes=2", "cluster.gpus_per_node=4", "cluster.nics_per_node=4")
+    result, found = calibrated(
+        *nodes, *sets, "work.message_bytes=8MB", "work.gradient_bytes=1600MB", "run.steps=8"
+    )
+    again = simulate(parse(schema.plain(found.scenario))).step_time
+    assert again.mean_ns == pytest.approx(result.step_time.mean_ns, rel=0.02)
+
+
 def test_what_experts_send_to_other_nodes_is_on_the_links_between_them():
     """All-to-alls among 2 nodes of 4: half of the bytes stay on a node."""
     sets = ("cluster.nodes=2", "cluster.gpus_per_node=4", "cluster.nics_per_node=4")
