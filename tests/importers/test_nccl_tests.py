@@ -262,3 +262,12 @@ def test_what_is_no_floor_among_those_of_a_probe_is_a_sentence(tmp_path, row):
     path.write_text(json.dumps({"schema": "evenstep.floors/1", "floors": [row]}))
     with pytest.raises(TraceError, match="has no list of floors"):
         read(path)
+
+
+def test_a_damaged_measurement_hides_no_other(tmp_path):
+    (tmp_path / "steps.csv").write_text("rank,step,seconds\n0,1,2\n0,2,2\n")
+    (tmp_path / "all_reduce.log").write_text(PRESENT + HEADER + UNITS + ROW)
+    (tmp_path / "floors.json").write_text('{"schema": "evenstep.floors/1", "floors": null}')
+    trace = open_trace([tmp_path / name for name in ("steps.csv", "floors.json", "all_reduce.log")])
+    assert [floor["file"] for floor in trace.run["floors"]] == ["all_reduce.log"] * 2
+    assert [limit for limit in trace.limits if "floors.json has no list of floors" in limit]

@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evenstep.errors import MissingExtra, TraceError, UsageError
 from evenstep.values import merged
@@ -92,12 +92,22 @@ def open_bundle(bundle: Bundle, given: InputPaths, *, attempt: int | None = None
     else:
         trace = bundle.format.read(bundle.sources)
     for companion, sources in given.companions:
-        try:
-            trace.run = merged(trace.run, companion.read(sources))
-        except TraceError as error:
-            trace.limits.append(f"left out: {error}")
+        trace.run = merged(trace.run, _beside(companion, sources, trace.limits))
     trace.limits += given.limits
     return trace
+
+
+def _beside(
+    companion: CompanionFormat, sources: Sequence[SourceFile], limits: list[str]
+) -> Mapping[str, Any]:
+    """What companion logs say; `limits` names those that are damaged."""
+    try:
+        return companion.read(sources)
+    except TraceError as error:
+        sound = [one for one in sources if len(sources) > 1 and _beside(companion, [one], limits)]
+        if len(sources) == 1:
+            limits.append(f"left out: {error}")
+        return companion.read(sound) if sound else {}
 
 
 def sort_out(paths: Sequence[Path]) -> InputPaths:
