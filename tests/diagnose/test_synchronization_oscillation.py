@@ -1,9 +1,12 @@
+import itertools
+
 import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.importers.opening import open_trace
 from evenstep.trace.spool.layout import Flag, Kind, Phase
+from tests.diagnose.programs import Do, Job
 from tests.diagnose.synthetic import MS, World
 
 WORLD = World(steps=120, noise=0.01)
@@ -148,3 +151,25 @@ def test_a_log_of_one_rank_says_what_the_job_does_and_nothing_of_other_sizes(tmp
     assert worst.cause.startswith("the job does more work every 10 steps")
     assert not worst.effect.projected
     assert shares is None
+
+
+def test_a_slow_step_is_as_long_as_its_devices_needed_whose_hosts_ran_ahead():
+    """Five times 10 ms of work and 1 ms of transfer a step, 300 ms of work once; hosts issue a step
+    in 1 ms and wait until the step before the last is over."""
+    layer, turn = [Do("work", 10 * MS), Do("call", group=0)], itertools.count()
+    slow = {rank: 4 * 30 + rank for rank in range(4)}.values()
+    run = Job(
+        ranks=4, groups=[("default_pg", (0, 1, 2, 3))], steps=60, device=True,
+        program=lambda _: ([Do("work", 300 * MS)] if next(turn) in slow else []) + 5 * layer,
+        transfer=lambda *_: MS, issue_ns=lambda *_: 0.2 * MS, ahead=True, noise=0.01,
+    ).run()  # fmt: skip
+    ends: dict[int, list[float]] = {}
+    for row in run.rows:
+        if row["kind"] == Kind.STEP:
+            over = ends.setdefault(row["rank"], [row["enter_ns"]])
+            over.append(row["exit_ns"])
+            at = [over[max(len(over) - back, 0)] + MS for back in (4, 3)]
+            row["enter_ns"], row["exit_ns"] = at
+    finding = diagnose(run.trace()).findings[0]
+    assert finding.title == "Slow step 30"
+    assert finding.observation == "1 step of 57 lasts 355 ms, the usual one 55.5 ms"

@@ -126,7 +126,7 @@ def of_slow_steps(
     few = seen.peak is None and apart and gain.share.value >= levels.NAMED
     if not few and gain.share.low < levels.SMALLEST_SHARE:
         return []
-    fast, slow = (float(np.median(case.grid.step_ns[one])) for one in (~seen.slow, seen.slow))
+    fast, slow = (float(np.median(case.step_ns[one])) for one in (~seen.slow, seen.slow))
     return finding_of(
         case, name, gain, numbers={"fast": fast, "slow": slow, **numbers}, at=at,
         projected=constant, options=options,
