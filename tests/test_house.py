@@ -69,7 +69,8 @@ BUDGET = {
     # which operations of a table follow which, and how it reduces, stands here for both; an event
     # table is a class of its own, in memory or on disk; whether a spool's process lives is one rule
     # and so is whether a descriptor is still ours; rows are numbered and grouped by their keys
-    # here; groups that share a name are told apart by their ranks; unlike calls make a step where their repeating is no chance
+    # here; groups that share a name are told apart by their ranks; unlike calls make a step where
+    # their repeating is no chance
     "watch": 1608,  # the live page's words are made here, no longer by a script of its own
     "workers": 279,
 }  # fmt: skip
