@@ -147,9 +147,7 @@ def calibrate(seen: Observed) -> Calibration:
         strategy=Strategy(kind="local_sgd", every=apart) if apart > 1 else Strategy(),
         run=Run(steps=max(steps, 100)),
     )
-    fits = Fits(
-        links=links, collectives=list(plan.used), noise=[noise.kind for noise in noises]
-    )  # fmt: skip
+    fits = Fits(links=links, collectives=list(plan.used), noise=[one.kind for one in noises])
     limits = [*plan.limits, *links.limits]
     if seen.sends and plan.kind != "pipeline":
         limits.append("messages between ranks, which are not those of stages, are left out")
