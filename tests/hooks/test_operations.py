@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed  # whose operations are loaded with it
 
+from evenstep.hooks.torch.install import with_methods
 from evenstep.hooks.torch.operations import OPERATIONS, positions
 
 
@@ -46,3 +47,9 @@ def test_several_operations_in_one_call_are_known_by_its_name():
     assert {each.name for each in OPERATIONS if each.message} == {
         "send", "recv_", "recv_any_source_"
     }  # fmt: skip
+
+
+def test_what_torch_dispatches_is_known_by_the_method_of_a_group():
+    """Were torch to rename one of these operations, a trace would say that it is not seen."""
+    known = [each.name for each in OPERATIONS if hasattr(torch.ops.c10d, each.name)]
+    assert with_methods(torch.distributed.ProcessGroup, [*known, "never_seen_"]) == known

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
@@ -209,7 +209,7 @@ class TorchHooks:
         """The mechanism, and the operations that are not recorded, for the trace: those that this
         torch has, as a method of a group, but does not dispatch by the name we know."""
         group, hooks = self._torch.distributed.ProcessGroup, self._native or self._kernels
-        unseen = [name for name in hooks.unseen if hasattr(group, name.rstrip("_"))]
+        unseen = with_methods(group, hooks.unseen)
         if self._native is not None:
             return {"mechanism": COMPILED, "unseen": unseen}
         from evenstep.hooks.torch.thrift import BUDGET
@@ -262,3 +262,9 @@ def _keep_dynamo_out() -> Callable[[], None]:
 
     arm(skip_evenstep, target=_DYNAMO_RULES)
     return lambda: disarm(_DYNAMO_RULES)
+
+
+def with_methods(group: type, operations: Iterable[str]) -> list[str]:
+    """The operations that a group has methods for: the same names but for underscores."""
+    methods = {name.replace("_", "") for name in dir(group)}
+    return [name for name in operations if name.replace("_", "") in methods]
