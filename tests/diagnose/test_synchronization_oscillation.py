@@ -154,8 +154,10 @@ def test_a_log_of_one_rank_says_what_the_job_does_and_nothing_of_other_sizes(tmp
 
 
 def test_a_slow_step_is_as_long_as_its_devices_needed_whose_hosts_ran_ahead():
-    """Five times 10 ms of work, .1 more for the slowest of four, and 1 ms of transfer a step, and 300
-    ms once; hosts issue a step in 1 ms and wait until the step before the last is over."""
+    """A step is five times 10 ms of work, .1 more for the slowest of four, and 1 ms of transfer.
+
+    One is 300 ms longer. Hosts issue it in 1 ms, and wait until the step before the last is over.
+    """
     layer, turn = [Do("work", 10 * MS), Do("call", group=0)], itertools.count()
     slow = {rank: 4 * 30 + rank for rank in range(4)}.values()
     run = Job(
