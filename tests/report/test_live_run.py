@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from evenstep.trace.spool.folder import RunFolder
 from evenstep.watch.findings import Journal, live_findings
 from evenstep.watch.frame import frame
 from evenstep.watch.run import LiveRun
@@ -100,6 +101,15 @@ def test_what_comes_before_the_loop_is_no_step_of_it(watched, run):
     assert len(watched.look().curve_ns) == 3
 
 
+def test_lateness_within_the_scatter_of_steps_is_no_finding(watched, run):
+    ranks = job(run, steps=8)
+    for own_ms in (38, 90) * 12:  # on average 4 ms above the others, with 26 ms of scatter
+        ranks[1].steps(1, own_ms=own_ms)
+    for rank in (0, 2, 3):
+        ranks[rank].steps(24)
+    assert "straggler" not in watched.modes()
+
+
 def test_of_two_ranks_the_late_one_is_named(watched, run):
     job(run, late=0, world=2)
     assert watched.look().findings[0].ranks == (0,)
@@ -176,6 +186,17 @@ def test_a_rank_whose_process_is_gone_has_died(watched, run):
     watched.look()
     assert watched.look(4.0).verdict == "Rank 3 has died: no such process now"
     assert watched.modes() == ["rank_failed"]
+
+
+def test_ranks_of_a_preempted_attempt_without_a_launcher_have_not_died_of_themselves(watched, run):
+    job(run, pid=DEAD_PID)
+    notice = json.dumps({"signal": "SIGTERM", "at": "2026-01-01T00:00:00+00:00"})
+    RunFolder(run).preemption_path(0).write_text(notice)
+    watched.look()
+    seen = watched.look(4.0)
+    assert (seen.state, seen.verdict.split(";")[0]) == (
+        "ended", "Attempt 0 was preempted (SIGTERM)"
+    )  # fmt: skip
 
 
 def test_of_ranks_that_died_the_first_is_named_with_its_end(watched, run):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from evenstep import lateness
+from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.layout import Phase
 from evenstep.watch.frame import LiveFinding, lateness_ns
 from evenstep.watch.run import FollowedRun, SeenRank
@@ -29,7 +30,7 @@ KEPT = 5  # past findings that are still shown
 
 def live_findings(run: FollowedRun) -> list[LiveFinding]:
     window = run.window
-    found = [*_died(run.states), *_silent(run.states), *_failed_ranks(run.states)]
+    found = [*_died(run), *_silent(run.states), *_failed_ranks(run.states)]
     if run.lost_nodes:
         first, *others = sorted(run.lost_nodes)
         nodes = printable(first) + (f" and {len(others)} more" if others else "")
@@ -39,19 +40,22 @@ def live_findings(run: FollowedRun) -> list[LiveFinding]:
     if run.attempts > 1:
         text = f"attempt {run.attempts} of this run: it was restarted"
         found.append(LiveFinding("restart_amplification", (), None, text))
-    fewest = window.counts.min() if len(window.counts) else 0
-    if fewest >= FEWEST_STEPS:
-        rated = [*_late(run), *_turns(run), *_spent(window)]
-        found += sorted(rated, key=lambda finding: -(finding.share or 0.0))
-    elif fewest >= lateness.FEWEST:
-        found += [finding for finding in _late(run) if _certain(window, finding.ranks)]
-    return found
+    rated = list(_late(run))
+    if len(window.counts) and window.counts.min() >= FEWEST_STEPS:
+        rated += [*([] if rated else _turns(run)), *_spent(window)]
+    return found + sorted(rated, key=lambda finding: -(finding.share or 0.0))
 
 
-def _died(states: Sequence[SeenRank]) -> Iterator[LiveFinding]:
-    """Ranks that died, and how; of one host the first of them, as others fail without it."""
-    dead = sorted((state for state in states if _failure_ns(state)), key=_failure_ns)
+def _died(run: FollowedRun) -> Iterator[LiveFinding]:
+    """Ranks that died, and how; of one host the first of them, as others fail without it. Those of
+    a preempted attempt that no launcher has seen end were asked to."""
+    dead = sorted((state for state in run.states if _failure_ns(state)), key=_failure_ns)
     if not dead:
+        return
+    notice = RunFolder(run.path).preemption(run.attempt or 0)
+    if notice and all("ended" not in state.facts for state in dead):
+        text = f"attempt {run.attempt} was preempted ({notice['signal']})"
+        yield LiveFinding("rank_failed", (), None, text)
         return
     first, others = _ranks(dead[:1]), _ranks(dead[1:])
     if math.isinf(_failure_ns(dead[0])) or len({state.host for state in dead}) > 1:
@@ -105,10 +109,13 @@ def _failed_ranks(states: Sequence[SeenRank]) -> Iterator[LiveFinding]:
 
 
 def _late(run: FollowedRun) -> Iterator[LiveFinding]:
+    """Ranks that are late, beyond what the scatter of their steps and of the others' explains."""
     window = run.window
+    if not len(window.counts) or window.counts.min() < lateness.FEWEST:
+        return
     late, step_ns = lateness_ns(window), float(np.median(window.step_ns))
     chosen = lateness.late(window.work_ns.tolist(), window.sync_ns.tolist(), step_ns)
-    if chosen:
+    if chosen and _is_certain(window, chosen):
         largest = float(late.max())
         ranks = tuple(int(rank) for rank in window.ranks[chosen])
         verb = "is" if len(ranks) == 1 else "are"
@@ -117,9 +124,8 @@ def _late(run: FollowedRun) -> Iterator[LiveFinding]:
         yield LiveFinding("straggler", ranks, largest / step_ns, text)
 
 
-def _certain(window: RankWindow, ranks: Sequence[int]) -> bool:
-    """Whether lateness from few steps is significant."""
-    mine = np.isin(window.ranks, ranks)
+def _is_certain(window: RankWindow, chosen: Sequence[int]) -> bool:
+    mine = np.isin(np.arange(len(window.ranks)), chosen)
     error = np.hypot(window.error_ns[mine], window.error_ns[~mine].max(initial=0.0))
     sure = lateness.student(int(window.counts.min()) - 1)
     least = lateness_ns(window)[mine] - sure * error
@@ -130,7 +136,7 @@ def _turns(run: FollowedRun) -> Iterator[LiveFinding]:
     """If no rank is always late: the mean excess of the slowest rank's work over the median, as a
     share of a step."""
     window, table = run.window, run.steps
-    if len(window.ranks) < 2 or any(_late(run)):
+    if len(window.ranks) < 2:
         return
     last = int(window.last_step.min())
     common = (table.ranks == len(window.ranks)) & (table.step <= last)

@@ -31,7 +31,7 @@ from evenstep.trace.columns import Array
 from evenstep.trace.loading import load
 from evenstep.trace.pack import Extent
 from evenstep.trace.reader import SpoolContents, read_spool
-from evenstep.trace.spool.folder import RunFolder, read_facts
+from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.layout import Kind, Phase
 from evenstep.trace.spools import spools_in
 from evenstep.trace.trace import RankInfo, Trace
@@ -80,7 +80,7 @@ def with_attempts(trace: Trace, path: Path, *, price_per_rank_hour: float | None
         return trace
     run, limits, numbers = dict(trace.run), trace.limits, RunFolder(path).attempts()
     found = read_attempts(path) if len(numbers) > 1 else []
-    if notice := preemption(path, trace.attempt):
+    if notice := RunFolder(path).preemption(trace.attempt):
         run[PREEMPTED] = notice
     before = max((number for number in numbers if number < trace.attempt), default=-1)
     if failure := _failure(path, before) if before >= 0 else "":
@@ -127,16 +127,6 @@ def read_attempts(folder: Path) -> list[Attempt]:
     return found
 
 
-def preemption(folder: Path, number: int) -> dict[str, Any]:
-    """The signal and time of an attempt's preemption; empty if there was none or its file cannot be
-    read."""
-    try:
-        found = read_facts(RunFolder(folder).preemption_path(number))
-        return {"attempt": number, "signal": str(found["signal"]), "at": str(found["at"])}
-    except (TraceError, KeyError):
-        return {}
-
-
 def some_spools(folder: Path, number: int) -> list[Extent]:
     """Spools of at most `RANKS_READ` ranks of an attempt, evenly spread."""
     files, _ = spools_in(folder / f"attempt-{number:03d}")
@@ -171,7 +161,7 @@ def _marked(folder: Path, number: int) -> Attempt | None:
         steps_since_checkpoint=again, since_checkpoint_ns=again_ns,
         first_progress=first, last_progress=last, **_windows(_single_steps(rows)),
         energy_joules=_energy(spools, world), samples=float(np.mean(samples)),
-        preempted=preemption(folder, number).get("signal"), failure="",
+        preempted=RunFolder(folder).preemption(number).get("signal"), failure="",
     )  # fmt: skip
 
 
@@ -194,7 +184,7 @@ def _inferred(folder: Path, number: int) -> Attempt | None:
         step_ns=float(lengths.mean()), checkpoints=0, checkpoint_ns=None,
         steps_since_checkpoint=len(steps), since_checkpoint_ns=float(lengths.sum()),
         first_progress=None, last_progress=None, **_windows(lengths), energy_joules=None,
-        samples=0.0, preempted=preemption(folder, number).get("signal"), failure="",
+        samples=0.0, preempted=RunFolder(folder).preemption(number).get("signal"), failure="",
     )  # fmt: skip
 
 

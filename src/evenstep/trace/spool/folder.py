@@ -54,6 +54,15 @@ class RunFolder:
         """Path of the note that an attempt was preempted."""
         return self.path / f"attempt-{attempt:03d}" / "preempted.json"
 
+    def preemption(self, attempt: int) -> dict[str, Any]:
+        """The signal and time of an attempt's preemption; empty if there was none or its file
+        cannot be read."""
+        try:
+            found = read_facts(self.preemption_path(attempt))
+            return {"attempt": attempt, "signal": str(found["signal"]), "at": str(found["at"])}
+        except (TraceError, KeyError):
+            return {}
+
     def attempts(self) -> list[int]:
         """Numbers of the attempts that have a folder, ascending."""
         names = (entry.name for entry in self.path.glob("attempt-*"))
