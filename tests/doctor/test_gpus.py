@@ -10,7 +10,7 @@ NOT_SUPPORTED = 3
 HEALTHY = {
     "nvmlDeviceGetTotalEccErrors": 0, "nvmlDeviceGetRetiredPagesPendingStatus": 0,
     "nvmlDeviceGetEnforcedPowerLimit": 700_000, "nvmlDeviceGetPowerManagementDefaultLimit": 700_000,
-    "nvmlDeviceGetCurrentClocksEventReasons": 0, "nvmlDeviceGetPersistenceMode": 1,
+    "nvmlDeviceGetCurrentClocksEventReasons": 0,
 }  # fmt: skip
 
 
@@ -50,7 +50,6 @@ def test_a_healthy_gpu_has_nothing_wrong(host, severities):
         ({"remap_pending": 1}, "gpus.memory_errors", Severity.WARNING),
         ({"nvmlDeviceGetEnforcedPowerLimit": 400_000}, "gpus.power", Severity.WARNING),
         ({"nvmlDeviceGetCurrentClocksEventReasons": 0x40}, "gpus.power", Severity.PROBLEM),
-        ({"nvmlDeviceGetPersistenceMode": 0}, "gpus.persistence", Severity.ADVICE),
         ({"name": "A100"}, "gpus.alike", Severity.WARNING),
     ],
 )

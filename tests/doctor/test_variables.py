@@ -4,7 +4,6 @@ from evenstep.doctor import contradictions, variables
 from evenstep.doctor.check import Severity
 from evenstep.doctor.contradictions import select_names
 from evenstep.doctor.variables import VariableSetting
-from tests.doctor.fake_machine import PORT
 
 
 def judged(environ):
@@ -118,8 +117,6 @@ def test_what_fits_passes(host, environ):
 @pytest.mark.parametrize(
     "environ",
     [
-        {"NCCL_MIN_CTAS": "8", "NCCL_MAX_CTAS": "4"},
-        {"NCCL_SOCKET_NTHREADS": "16", "NCCL_NSOCKS_PERTHREAD": "8"},  # 128 > 64
         {"MASTER_ADDR": "localhost", "SLURM_NNODES": "2"},
         {"NCCL_IB_HCA": "mlx4"},
     ],
@@ -135,11 +132,3 @@ def test_what_cannot_be_is_a_problem(host, environ):
 ])  # fmt: skip
 def test_lists_choose_as_nccl_reads_them(value, expected):
     assert select_names(value, ["mlx5_0", "mlx5_1", "mlx5_10"]) == expected
-
-
-def test_an_address_of_the_old_kind_is_a_problem(host):
-    (check,) = contradicting(
-        host, environ={"NCCL_IB_GID_INDEX": "0"},
-        files={f"{PORT}/link_layer": "Ethernet", f"{PORT}/gid_attrs/types/0": "IB/RoCE v1"},
-    )  # fmt: skip
-    assert "not a RoCE v2 address on mlx5_0" in check.found

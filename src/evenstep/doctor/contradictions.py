@@ -11,7 +11,8 @@ from evenstep.doctor.variables import VariableSetting, settings
 from evenstep.host.sources.nic import ports
 
 _LOCAL = ("localhost", "127.0.0.1", "::1")
-_MOST_SOCKETS = 64  # NCCL user guide, NCCL_SOCKET_NTHREADS
+
+
 _INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 _NOWHERE = ("lo", "docker", "virbr", "veth")  # interfaces that lead to no other node
 
@@ -22,7 +23,6 @@ def checks(host: Host) -> Iterator[Check]:
         *_network(given, host),
         *_interfaces(given, host),
         *_adapters(given, host),
-        *_bounds(given),
         *_address(given),
     ]
     yield from or_ok(found, fine("variables.contradictions", "none"))
@@ -83,53 +83,14 @@ def select_names(value: str, there: Sequence[str], *, exact: bool = False) -> li
 
 
 def _adapters(given: Mapping[str, VariableSetting], host: Host) -> Iterator[Check]:
-    """Check the adapters selected by `NCCL_IB_HCA`, and the GID index of RoCE."""
+    """Check the adapters selected by `NCCL_IB_HCA`."""
     there = host.children("sys/class/infiniband")
     hca = given.get("NCCL_IB_HCA")
-    if hca is not None and there:
-        fits = select_names(hca.value, there)
-        if not fits:
-            yield _wrong("no_adapter", value=hca.value, there=there, first=there[0])
-        elif not hca.value.startswith(("^", "=")) and _prefixes(hca.value, fits):
-            yield _wrong("prefix", value=hca.value, fits=fits)
-    yield from _address_index(given, host, there)
-
-
-def _prefixes(value: str, fits: Sequence[str]) -> bool:
-    """Whether a full name such as mlx5_1 also matches others."""
-    named = {word.partition(":")[0] for word in value.split(",")} & set(fits)
-    return any(one != name and one.startswith(name) for name in named for one in fits)
-
-
-def _address_index(
-    given: Mapping[str, VariableSetting], host: Host, there: Sequence[str]
-) -> Iterator[Check]:
-    index = given.get("NCCL_IB_GID_INDEX")
-    if index is None or not index.value.isdecimal():
-        return
-    base = "sys/class/infiniband"
-    roce = [d for d in there if host.text(f"{base}/{d}/ports/1/link_layer") == "Ethernet"]
-    types = {d: host.text(f"{base}/{d}/ports/1/gid_attrs/types/{index.value}") for d in roce}
-    if old := [device for device, kind in types.items() if kind != "RoCE v2"]:
-        unset = index.unset("NCCL_IB_GID_INDEX")
-        yield _wrong("address_index", value=index.value, devices=old, unset=unset)
+    if hca is not None and there and not select_names(hca.value, there):
+        yield _wrong("no_adapter", value=hca.value, there=there, first=there[0])
 
 
 # -- numbers and addresses -------------------------------------------------------------------------
-
-
-def _bounds(given: Mapping[str, VariableSetting]) -> Iterator[Check]:
-    for low, high in (("MIN_CTAS", "MAX_CTAS"), ("MIN_NCHANNELS", "MAX_NCHANNELS")):
-        least, most = _number(given, f"NCCL_{low}"), _number(given, f"NCCL_{high}")
-        if least is not None and most is not None and least > most:
-            yield _wrong("bounds", low=low, least=least, high=high, most=most)
-    threads = _number(given, "NCCL_SOCKET_NTHREADS") or 1
-    sockets = _number(given, "NCCL_NSOCKS_PERTHREAD") or 1
-    if threads * sockets > _MOST_SOCKETS:
-        yield _wrong("threads", product=threads * sockets, most=_MOST_SOCKETS)
-    graph = {"NCCL_GRAPH_STREAM_ORDERING": "0", "NCCL_GRAPH_MIXING_SUPPORT": "1"}
-    if all(_is(given, name, value) for name, value in graph.items()):
-        yield _wrong("graph")
 
 
 def _number(given: Mapping[str, VariableSetting], name: str) -> int | None:

@@ -28,7 +28,7 @@ _UNKNOWN = ("advice", "see NVIDIA's list", "look up the number in NVIDIA's XID g
 def checks(host: Host) -> Iterator[Check]:
     yield from _xids(host)
     if host.nvml is None:
-        names = ("memory_errors", "power", "alike", "persistence")
+        names = ("memory_errors", "power", "alike")
         yield from (skip(f"gpus.{name}", host.nvml_reason) for name in names)
         return
     named = [(f"GPU {index}", handle) for index, handle in enumerate(host.nvml.handles())]
@@ -39,11 +39,6 @@ def checks(host: Host) -> Iterator[Check]:
     yield from or_ok(_memory(host.nvml, named), none)
     yield from or_ok(_power(host.nvml, named), fine("gpus.power", "full power, no slowdown"))
     yield from or_ok(_alike(host.nvml, named), fine("gpus.alike", f"{len(named)} alike"))
-    modes = {n: _ask(host.nvml, "nvmlDeviceGetPersistenceMode", handle) for n, handle in named}
-    if off := [name for name, mode in modes.items() if mode == 0]:
-        yield wrong("gpus.persistence.off", gpus=off)
-    else:
-        yield fine("gpus.persistence", "on")
 
 
 Named = list[tuple[str, Any]]

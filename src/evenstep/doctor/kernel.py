@@ -1,4 +1,4 @@
-"""Checks of kernel settings: clock source, frequency governor, memory."""
+"""Checks of kernel settings: clock source, frequency governor, huge pages."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ def checks(host: Host) -> Iterator[Check]:
     yield _clock(host)
     yield _governor(host)
     yield _pages(host)
-    yield _balancing(host)
-    yield _memory(host)
 
 
 def _clock(host: Host) -> Check:
@@ -80,29 +78,3 @@ def _choice(text: str | None) -> str | None:
     """Return the selected word of "always [madvise] never"."""
     match = re.search(r"\[([\w+]+)\]", text or "")
     return match[1] if match else None
-
-
-def _balancing(host: Host) -> Check:
-    value = host.number("proc/sys/kernel/numa_balancing")
-    nodes = [n for n in host.children("sys/devices/system/node") if re.fullmatch(r"node\d+", n)]
-    if value is None:
-        why = "the kernel does not balance memory between NUMA nodes"
-        return skip("kernel.numa_balancing", why)
-    if value and len(nodes) > 1:
-        return wrong("kernel.numa_balancing.on", nodes=len(nodes))
-    return fine("kernel.numa_balancing", "off" if not value else "on, with one NUMA node")
-
-
-def _memory(host: Host) -> Check:
-    pairs = re.findall(r"^(\w+):\s+(\d+) kB", host.text("proc/meminfo") or "", re.MULTILINE)
-    kibibytes = {name: int(value) for name, value in pairs}
-    total, left = kibibytes.get("MemTotal", 0), kibibytes.get("MemAvailable")
-    if not total or left is None:
-        return skip("kernel.memory", "/proc/meminfo cannot be read")
-    swapped = kibibytes.get("SwapTotal", 0) - kibibytes.get("SwapFree", 0)
-    said = f"{left * 1024 / 1e9:.0f} of {total * 1024 / 1e9:.0f} GB are available"
-    if swapped * 10 > total:
-        return wrong("kernel.memory.swapped", swapped_gb=swapped * 1024 / 1000000000.0)
-    if left * 20 < total:
-        return wrong("kernel.memory.full", said=said)
-    return fine("kernel.memory", said)

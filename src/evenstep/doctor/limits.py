@@ -1,4 +1,4 @@
-"""Checks of limits: shared memory, locked memory, open files, and the folder of traces."""
+"""Checks of limits: shared memory, locked memory, and the folder of traces."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from evenstep.trace.spool.files import filesystem_type, unfit_for_mapping
 
 _CONTAINER_DEFAULT_BYTES = 67_108_864  # Docker's and Kubernetes' /dev/shm: 64 MiB
 _WANTED_BYTES = 1_073_741_824  # recommended for NVIDIA's containers
-_FEW_FILES = 4_096
+
+
 _SPOOL_BYTES = 33_000_000  # per rank, with default settings
 
 
 def checks(host: Host) -> Iterator[Check]:
     yield _check_shared_memory(host)
     yield _check_locked_memory(host)
-    yield _files(host)
     yield _spool(host)
 
 
@@ -61,17 +61,6 @@ def _check_locked_memory(host: Host) -> Check:
     if ports(str(host.root)):
         return wrong("limits.locked_memory.locked", said=said)
     return fine("limits.locked_memory", f"{said}; enough without RDMA")
-
-
-def _files(host: Host) -> Check:
-    found = limit(host, "Max open files")
-    if found is None:
-        return skip("limits.open_files", "/proc/self/limits cannot be read")
-    soft, hard = found
-    if soft is not None and soft < _FEW_FILES:
-        wanted = 65_536 if hard is None else min(hard, 65_536)
-        return wrong("limits.open_files.few", soft=soft, hard=hard or "unlimited", wanted=wanted)
-    return fine("limits.open_files", "unlimited" if soft is None else str(soft))
 
 
 def _spool(host: Host) -> Check:

@@ -21,7 +21,6 @@ _INTERNAL = (
     "lo", "docker", "veth", "virbr", "vnet", "br-", "cni", "flannel", "cali", "cilium", "kube",
     "ifb", "dummy", "tun", "tap",
 )  # fmt: skip
-_FLAPS = 10  # carrier changes since the host started; a few are usual at boot
 
 #: Counters of RDMA ports (evenstep's names) for errors of the link, and for losses.
 _LINK_COUNTERS = (
@@ -156,12 +155,9 @@ def _errors(host: Host, found: list[Interface]) -> Iterator[Check]:
             name: host.number(f"{folder}/statistics/{name}") or 0
             for name in ("rx_packets", "rx_errors", "rx_dropped", "rx_missed_errors", "tx_errors")
         }
-        flaps = host.number(f"{folder}/carrier_changes") or 0
         lost = counts["rx_errors"] + counts["rx_missed_errors"] + counts["tx_errors"]
         if lost > _LOST_SHARE * max(counts["rx_packets"], 1) and lost > 1:
             yield wrong("network.errors.lost", name=one.name, lost=lost, of=counts["rx_packets"])
-        if flaps > _FLAPS:
-            yield wrong("network.errors.flaps", name=one.name, flaps=flaps)
 
 
 def _rdma(host: Host) -> Iterator[Check]:

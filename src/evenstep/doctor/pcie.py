@@ -1,9 +1,8 @@
-"""Checks of PCIe: narrow or slow links, and redirected traffic between devices."""
+"""Checks of PCIe: narrow or slow links, and direct access of adapters to GPUs."""
 
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -15,9 +14,7 @@ from evenstep.host.sources.nic import ports
 from evenstep.host.sysfs import read_int, read_text
 
 _DEVICES = "sys/bus/pci/devices"
-GPU_CLASSES, NET_CLASSES, _BRIDGE = (0x0300, 0x0302, 0x0380, 0x1200), (0x0200, 0x0207), 0x0604
-_EXTENDED, _ACS_CAPABILITY, _ACS_CONTROL = 0x100, 0x000D, 6  # offsets of PCIe 6.0, 7.7.11
-_REDIRECTING = 0x001D  # source validation, P2P request and completion redirect, upstream forwarding
+GPU_CLASSES, NET_CLASSES = (0x0300, 0x0302, 0x0380, 0x1200), (0x0200, 0x0207)
 
 
 class LinkRate(NamedTuple):
@@ -60,7 +57,6 @@ def checks(host: Host) -> Iterator[Check]:
         yield from or_ok((c for link in found for c in _link(link)), fine("pcie.links", said))
     else:
         yield skip("pcie.links", "no GPU or adapter reports its link (usual for virtual ones)")
-    yield _access_control(host)
     yield _gpu_direct(host)
 
 
@@ -88,41 +84,6 @@ def _link(link: PcieLink) -> Iterator[Check]:
         yield wrong(f"pcie.links.{what}", link=link, share=link.now.speed / fitting.speed)
     if fitting.lanes < link.most.lanes or 0 < fitting.speed < link.most.speed:
         yield wrong("pcie.links.slot", link=link)
-
-
-# -- between devices -------------------------------------------------------------------------------
-
-
-def _access_control(host: Host) -> Check:
-    """Check whether bridges redirect traffic between devices to the processor."""
-    base = host.root / _DEVICES
-    kinds = {one: read_int(str(base / one / "class")) or 0 for one in host.children(_DEVICES)}
-    bridges = [address for address, kind in kinds.items() if kind >> 8 == _BRIDGE]
-    if not bridges or not host.gpu_count:
-        return skip("pcie.access_control", "there are no PCIe bridges with GPUs")
-    controls = [access_control(base / address / "config") for address in bridges]
-    if all(control is None for control in controls):
-        return skip("pcie.access_control", "PCI registers cannot be read; try as root")
-    redirecting = [a for a, c in zip(bridges, controls, strict=True) if c and c & _REDIRECTING]
-    if redirecting:
-        return wrong("pcie.access_control.on", bridges=redirecting, first=redirecting[0])
-    return fine("pcie.access_control", f"off at all of {len(bridges)} bridges")
-
-
-def access_control(config: Path) -> int | None:
-    """Return the ACS control register in a device's configuration space; None without one."""
-    try:
-        space = config.read_bytes()
-    except OSError:
-        return None
-    offset, seen = _EXTENDED, set[int]()
-    while offset and offset not in seen and offset + 8 <= len(space):
-        seen.add(offset)
-        (header,) = struct.unpack_from("<I", space, offset)
-        if header & 0xFFFF == _ACS_CAPABILITY:
-            return int(struct.unpack_from("<H", space, offset + _ACS_CONTROL)[0])
-        offset = header >> 20 & 0xFFC
-    return None
 
 
 def _gpu_direct(host: Host) -> Check:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from evenstep.doctor.check import Check, fine, or_ok, skip, wrong
 from evenstep.doctor.host import Host
 from evenstep.host.cgroup import CpuController
-from evenstep.trace.ranks import format_ranks
 from evenstep.words import plural
 
 _MPI = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MPI_LOCALRANKID")
-_BUSY_PERCENT = 10.0  # of time in which a task waited for a core
+
+
 _PROXIES = 2  # cores that a rank with a GPU keeps busy: Python and NCCL's proxy thread
 
 
@@ -25,7 +24,6 @@ def checks(host: Host) -> Iterator[Check]:
     none = fine("processors.waiting", "ranks have cores to wait on")
     yield from or_ok(_waiting(host, cores), none)
     yield _quota(host)
-    yield _pressure(host)
 
 
 def usable_cores(host: Host) -> float:
@@ -74,17 +72,6 @@ def _waiting(host: Host, cores: float) -> Iterator[Check]:
         yield wrong("processors.waiting.spin", name=name, threads=ranks * threads, cores=cores)
     if any(name in host.environ for name in _MPI) and ranks > cores:
         yield wrong("processors.waiting.polls", ranks=ranks, cores=cores)
-    yield from _binding(host, ranks)
-
-
-def _binding(host: Host, ranks: int) -> Iterator[Check]:
-    intel = re.search(r"proclist=\[([^\]]*)\]", host.environ.get("KMP_AFFINITY", ""))
-    bound = host.environ.get("GOMP_CPU_AFFINITY") or (intel[1] if intel else "")
-    if bound and ranks > 1:
-        yield wrong("processors.binding.listed", bound=bound, ranks=ranks)
-    allowed = host.cpus
-    if ranks > 1 and len(allowed) == 1 and "LOCAL_RANK" not in host.environ:
-        yield wrong("processors.binding.one", cpus=format_ranks(allowed), ranks=ranks)
 
 
 def _quota(host: Host) -> Check:
@@ -99,15 +86,3 @@ def _quota(host: Host) -> Check:
         each = max(int(quota // (host.ranks or 1)), 1)
         return wrong("processors.quota.below", quota=quota, cpus=len(host.cpus), threads=each)
     return fine("processors.quota", f"quota of {quota:g} cores, not exceeded so far")
-
-
-def _pressure(host: Host) -> Check:
-    match = re.search(r"some avg10=([\d.]+)", host.text("proc/pressure/cpu") or "")
-    if match is None:
-        why = "the kernel does not measure pressure (psi=1 switches it on)"
-        return skip("processors.pressure", why)
-    percent = float(match[1])
-    if percent > _BUSY_PERCENT:
-        return wrong("processors.pressure.busy", percent=percent)
-    said = f"a task waited for a core in {percent:g} % of the last 10 s"
-    return fine("processors.pressure", said)
