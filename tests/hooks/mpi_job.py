@@ -27,11 +27,6 @@ with evenstep.span("pickled"):
     comm.barrier()
 with evenstep.span("later"):
     MPI.Request.Waitall([comm.Iallreduce(row, answer), comm.Ibarrier()])
-    persistent = comm.Allreduce_init(row, answer)
-    for _ in range(2):
-        persistent.Start()
-        persistent.Wait()
-    persistent.Free()
 with evenstep.span("groups"):
     for _ in range(2):
         part = comm.Split(comm.rank, 0)

@@ -42,8 +42,7 @@ def _pair(op: Op, *more: str, root: str = "", uniform: str = "") -> MpiCollectiv
     return MpiCollective(op, (*_PAIR, *more), "sendbuf", "recvbuf", root, uniform)
 
 
-#: Blocking, by buffer. `I` and the name in lower case is the nonblocking one; the name and `_init`
-#: the persistent one.
+#: Blocking, by buffer. `I` and the name in lower case is the nonblocking one.
 _BUFFERED: dict[str, MpiCollective] = {
     "Allreduce": _pair(Op.ALL_REDUCE, "op", uniform="sendbuf"),
     "Reduce": _pair(Op.REDUCE, "op", "root", root="root", uniform="sendbuf"),
@@ -75,16 +74,9 @@ _PICKLED: dict[str, MpiCollective] = {
     "scan": MpiCollective(Op.OTHER, ("sendobj", "op"), "sendobj"),
     "exscan": MpiCollective(Op.OTHER, ("sendobj", "op"), "sendobj"),
 }
-_NEIGHBOURS = ("allgather", "allgatherv", "alltoall", "alltoallv", "alltoallw")
-_BUFFERED |= {f"Neighbor_{name}": _pair(Op.OTHER) for name in _NEIGHBOURS}
-_PICKLED |= {
-    f"neighbor_{name}": MpiCollective(Op.OTHER, ("sendobj",), "sendobj")
-    for name in ("allgather", "alltoall")
-}
 
 BLOCKING = _BUFFERED | _PICKLED
 NONBLOCKING = {f"I{name.lower()}": call for name, call in _BUFFERED.items()}
-PERSISTENT = {f"{name}_init": call for name, call in _BUFFERED.items()}
 
 _SEND = Message(("buf", "dest", "tag"), sent=("buf", "dest", "tag"))
 _SEND_OBJECT = Message(("obj", "dest", "tag"), sent=("obj", "dest", "tag"))
@@ -120,10 +112,6 @@ NONBLOCKING_MESSAGES: dict[str, Message] = {
     "Isendrecv": _EXCHANGE,
     "Isendrecv_replace": _REPLACE,
 }
-PERSISTENT_MESSAGES: dict[str, Message] = {
-    **dict.fromkeys(("Send_init", "Bsend_init", "Ssend_init", "Rsend_init"), _SEND),
-    "Recv_init": _RECEIVE,
-}
 
 #: Calls that move data or make ranks wait and are not recorded.
 UNSEEN = (
@@ -131,11 +119,12 @@ UNSEEN = (
     "parallel files (File)",
     "making communicators (Dup, Split, …)",
     "matched probes (mprobe)",
-    "partitioned messages (Psend_init)",
+    "persistent and partitioned requests (Send_init, Psend_init, …)",
+    "neighbourhood collectives",
 )
 LIMIT = (
-    "mpi4py: one-sided operations, parallel files, and what a C library asks of MPI underneath are "
-    "not seen"
+    "mpi4py: persistent requests, one-sided operations, parallel files, neighbourhood collectives, "
+    "and what a C library asks of MPI underneath are not seen"
 )
 
 

@@ -89,19 +89,10 @@ class Methods:
 
         return method
 
-    def preparing(self, original: Any, enter: Enter) -> Callable[..., Any]:
-        """A call that returns a request to be started later, perhaps often."""
-        made = self._watch.requests.made
-        return self._told(
-            original, after=lambda communicator, request, args, kwargs: made(
-                request, lambda: enter(communicator, args, kwargs)
-            ),
-        )  # fmt: skip
-
     def making(self, original: Any, name: str) -> Callable[..., Any]:
         """A call that makes a communicator."""
         made = self._watch.groups.made
-        return self._told(original, after=lambda parent, child, *_: made(parent, name, child))
+        return self._told(original, after=lambda parent, child: made(parent, name, child))
 
     def ending(self, original: Any) -> Callable[..., Any]:
         """A call that frees a communicator."""
@@ -117,7 +108,7 @@ class Methods:
         self, original: Any, before: Callable[[Any], Any] | None = None,
         after: Callable[..., Any] | None = None,
     ) -> Callable[..., Any]:  # fmt: skip
-        """`before` gets the call's object; `after` also the result and the arguments."""
+        """`before` gets the call's object; `after` also the result."""
         watch = self._watch
 
         def method(owner: Any, *args: Any, **kwargs: Any) -> Any:
@@ -125,7 +116,7 @@ class Methods:
                 watch.safely(before, owner)
             result = original(owner, *args, **kwargs)
             if after is not None and watch.armed:
-                watch.safely(after, owner, result, args, kwargs)
+                watch.safely(after, owner, result)
             return result
 
         return method

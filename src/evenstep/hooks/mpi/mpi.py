@@ -58,7 +58,6 @@ class MpiHooks(HostHooks):
             for owner in (self._mpi.Intercomm, self._mpi.Cartcomm):
                 self._makers(owner)
             self._request(self._mpi.Request)
-            self._prequest(self._mpi.Prequest)
             if self._mpi.Is_initialized() and self._mpi.COMM_WORLD.Get_size() > 1:
                 self._agent.spool.add_fact("framework", calls.LIMIT)
         except BaseException:
@@ -97,12 +96,10 @@ class MpiHooks(HostHooks):
         makes: tuple[tuple[Mapping[str, Any], Callable[[Any, Any], Any]], ...] = (
             (calls.BLOCKING, self._collectives.blocking),
             (calls.NONBLOCKING, lambda own, call: methods.issuing(own, collected(call))),
-            (calls.PERSISTENT, lambda own, call: methods.preparing(own, collected(call))),
             (calls.BLOCKING_MESSAGES, lambda own, call: messages.receiving(
                 own, call, methods.blocking, sent(call, blocking=True)
             )),
             (calls.NONBLOCKING_MESSAGES, lambda own, call: methods.issuing(own, sent(call))),
-            (calls.PERSISTENT_MESSAGES, lambda own, call: methods.preparing(own, sent(call))),
             (dict.fromkeys(ENDERS), lambda own, _: methods.ending(own)),
         )  # fmt: skip
         for table, make in makes:
@@ -130,26 +127,6 @@ class MpiHooks(HostHooks):
                 self._place(owner, spelling, requests.several(own[spelling], chosen))
         names = dict.fromkeys(("Free", "free"))
         self._each(owner, names, lambda own, _: self._methods.freeing(own))
-
-    def _prequest(self, owner: type) -> None:
-        start, start_all = owner.__dict__["Start"], owner.__dict__["Startall"]
-
-        def started(request: Any) -> None:
-            if self.armed:
-                self.safely(self.requests.started, request)
-
-        def one(request: Any) -> Any:
-            started(request)
-            return start(request)
-
-        def several(cls: type, requests: Any) -> Any:
-            requests = list(requests)
-            for request in requests:
-                started(request)
-            return start_all.__get__(None, cls)(requests)
-
-        self._replace(owner, "Start", one)
-        self._place(owner, "Startall", classmethod(several))
 
     def _replace(self, owner: type, name: str, method: Any) -> None:
         original = owner.__dict__[name]

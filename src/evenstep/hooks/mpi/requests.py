@@ -53,7 +53,6 @@ class Requests:
         self._on_failure = on_failure
         self._open: dict[int, deque[Ticket]] = {}
         self._count = 0
-        self._persistent: dict[int, Callable[[], Ticket | None]] = {}
 
     def opened(self, request: Any, ticket: Ticket) -> None:
         """A request was returned to the program."""
@@ -62,20 +61,8 @@ class Requests:
         if self._count > MOST_OPEN:
             self._taken(next(iter(self._open)))
 
-    def made(self, request: Any, again: Callable[[], Ticket | None]) -> None:
-        """A persistent request was made; `again` records that it is started."""
-        self._persistent[request.handle] = again
-
-    def started(self, request: Any) -> None:
-        """A persistent request is started."""
-        again = self._persistent.get(request.handle)
-        ticket = again() if again is not None else None
-        if ticket is not None:
-            self.opened(request, ticket)
-
     def freed(self, handle: int) -> None:
         """A request was freed without a wait."""
-        self._persistent.pop(handle, None)
         self._taken(handle)
 
     def _taken(self, handle: int) -> Ticket | None:
