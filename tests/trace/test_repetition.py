@@ -133,6 +133,25 @@ def test_calls_that_are_all_but_even_are_a_step_each():
     assert {rank: len(rows) for rank, rows in program.steps().items()} == {0: 19, 1: 19}
 
 
+def test_an_inferred_step_has_its_part_of_what_the_recorded_steps_over_it_counted():
+    program = Program(2)
+    for step in range(STEPS):
+        program.call(step, 10, "world", (0, 1))
+    begun, each = 1000 * MS, 2 * STEP_MS * MS  # the rank had taken two calls for one step
+    for rank, of_step in ((0, 40), (1, 60)):
+        for start in range(begun, begun + STEPS * STEP_MS * MS, each):
+            program.draft.rows(rank, {
+                "kind": int(Kind.STEP), "flags": int(Flag.INFERRED), "enter_ns": start,
+                "exit_ns": start + each, "group_seq": of_step * MS, "parent": 1000, "group": 0,
+            })  # fmt: skip
+    steps = program.steps()
+    assert {rank: set(rows.group_seq) for rank, rows in steps.items()} == {
+        0: {20 * MS},
+        1: {30 * MS},
+    }
+    assert {value for rows in steps.values() for value in rows.parent} == {500}
+
+
 def test_what_repeats_nowhere_is_one_step_of_all_that_was_recorded():
     program = Program(2)
     for step in range(3):

@@ -7,7 +7,7 @@ are inferred only if the end of every collective is known: waiting could not be 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ MOST_CALLS = FEWEST_STEPS * LONGEST  # calls examined: enough for the longest st
 RARE = 0.1  # share of calls that may be ignored, of kinds that recur less often than the rest
 EVEN = 0.1  # pauses whose mean deviation is below this share of their mean count as equal
 ALIKE = 0.25  # share of that deviation that may remain between pauses one step apart
+COUNTED = ("group_seq", "peer_or_root", "parent")  # processor time, switches, time without a core
 NOTHING_ELSE = "what lies within a step besides them is not recorded"
 HIDDEN = (
     ": compute beside collectives may hide waits, and a kernel that follows another of its group "
@@ -49,14 +50,15 @@ def with_steps(trace: Trace, issued_ns: Array | None = None) -> tuple[Trace, str
     cuts, found = cuts[:whole], {place: cut[:whole] for place, cut in found.items()}
     events = trace.events.select(trace.events.kind != int(Kind.STEP))
     step, begun = events.step.astype(np.int64), _beginnings(events, trace)
-    tables = []
+    steps, tables = trace.of_kind(Kind.STEP), []
     for place, cut in found.items():
         times = calls.between(place, cut)
         if (np.diff(times) <= 0).any():  # the period of one rank does not hold on another
             return trace, ""
         rows = np.flatnonzero(events["rank"] == calls.ranks[place])
         step[rows] = np.searchsorted(times, begun[rows], side="right")
-        tables.append(_steps(events.select(rows[-1:]), times))
+        recorded = steps.select(steps["rank"] == calls.ranks[place])
+        tables.append(_steps(events.select(rows[-1:]), times, _counted(recorded, times)))
     events = events.with_column("step", step.astype(np.uint32))
     events = Columns.concatenate([events, *tables]).sorted_by("rank", "seq")
     each = int(np.median(np.diff(cuts)))
@@ -88,13 +90,26 @@ def _in_one_step(trace: Trace) -> Trace:
     return replace(trace, events=Columns.concatenate(tables).sorted_by("rank", "seq"))
 
 
-def _steps(last: Columns, times: Array) -> Columns:
+def _counted(recorded: Columns, times: Array) -> dict[str, Array]:
+    """What a rank counted in the steps that it had recorded, taken as even within each, between
+    consecutive `times`; empty without such steps."""
+    at = np.append(recorded.enter_ns[:1], recorded.exit_ns)
+    totals = {name: np.append(0, recorded[name].astype(np.int64).cumsum()) for name in COUNTED}
+    return {
+        name: np.diff(np.interp(times, at, total).round()).astype(np.int64)
+        for name, total in totals.items()
+        if len(recorded)
+    }
+
+
+def _steps(last: Columns, times: Array, counted: Mapping[str, Array] | None = None) -> Columns:
     """Step records between consecutive `times`, numbered after the `last` record of a rank."""
     count = len(times) - 1
     columns: dict[str, Any] = {
         "rank": last["rank"], "seq": last.seq + np.arange(1, count + 1, dtype=np.uint64),
         "kind": int(Kind.STEP), "flags": int(Flag.INFERRED), "step": np.arange(1, count + 1),
         "enter_ns": times[:-1], "exit_ns": times[1:], **NONE_VALUES, "peer_or_root": 0,
+        **(counted or {}),
     }  # fmt: skip
     return Columns.filled(columns, {name: last[name].dtype for name in last}, count)
 
