@@ -127,9 +127,8 @@ def completion(parser: Parser) -> None:
     the shell's own start file:
 
       eval "$(evenstep completion bash)"        in ~/.bashrc
-      eval "$(evenstep completion zsh)"         in ~/.zshrc
-      evenstep completion fish | source         in ~/.config/fish/config.fish"""
-    shells = ("bash", "zsh", "fish")
+      eval "$(evenstep completion zsh)"         in ~/.zshrc"""
+    shells = ("bash", "zsh")
     parser.choice("shell", shells, ", ".join(shells), "bash", metavar="SHELL", nargs="?")
     parser.json("commands and options")
 
