@@ -99,3 +99,13 @@ def test_a_claim_of_a_million_ranks_takes_no_memory(folder):
     trace = opened(folder, profile.document())
     assert (trace.world, list(trace.ranks)) == (1_000_000, [0])
     assert all(len(line) < 200 for line in trace.limits)
+
+
+def test_a_file_of_several_ranks_is_refused(folder):
+    events = [
+        event | {"pid": rank}
+        for rank in (100, 101)
+        for event in two_steps().document()["traceEvents"]
+    ]
+    with pytest.raises(TraceError, match=r"holds 2 processes that train; give one file per"):
+        opened(folder, {"traceEvents": events})

@@ -56,12 +56,6 @@ class KinetoFile:
     calls: list[Args]  # arguments of events that communicate
     damaged: int  # events with an impossible time or duration
     unpaired: int  # events that only begin or only end
-    process: str = ""  # of a file with several, the one whose events these are
-
-    @property
-    def key(self) -> tuple[Path, str]:
-        """Identity: the file, and the process within it."""
-        return self.path, self.process
 
     def of(self, *kinds: RowKind) -> Columns:
         """The rows of these kinds."""
@@ -89,7 +83,7 @@ class KinetoFile:
             self.path, self.header, append_window(self.rows, rows, more),
             [*self.names, *later.names], threads,
             [*self.calls, *later.calls], self.damaged + later.damaged,
-            self.unpaired + later.unpaired, self.process,
+            self.unpaired + later.unpaired,
         )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from evenstep.importers.kineto.file import KinetoFile, read_file
 from evenstep.importers.kineto.grouping import ONE_HOST_NS, group_calls
 from evenstep.importers.kineto.launches import UNLAUNCHED, unroll, with_launches
 from evenstep.importers.kineto.names import annotation
-from evenstep.importers.kineto.places import by_process, info_of, join_windows, places_of
+from evenstep.importers.kineto.places import check_one_process, info_of, join_windows, places_of
 from evenstep.importers.kineto.records import FACTS, Profile, enter
 from evenstep.importers.kineto.steps import StepMarks, steps_of
 from evenstep.importers.kineto.table import host_calls
@@ -57,17 +57,19 @@ def read(sources: Sequence[SourceFile]) -> Trace:
     files, unlaunched = with_launches(unroll(join_windows(_files(sources, draft.limits))))
     places, left_out = places_of(files)
     draft.limits += left_out
-    origin = min((int(file.rows.start_ns.min()) for file in files if file.key in places), default=0)
+    origin = min(
+        (int(file.rows.start_ns.min()) for file in files if file.path in places), default=0
+    )
     told: dict[str, list[int]] = {}
     ranks = []
     for file in files:
         steps = steps_of(file)
-        if file.key not in places or steps is None:
+        if file.path not in places or steps is None:
             continue
-        place = places[file.key]
+        place = places[file.path]
         calls = _calls(file)
         ranks.append(Profile(file, place, steps, calls, _calls_of(file, calls, place.world)))
-        for text in [*steps.limits, *place.limits, *_damage(file, file.key in unlaunched)]:
+        for text in [*steps.limits, *place.limits, *_damage(file, file.path in unlaunched)]:
             told.setdefault(text, []).append(place.rank)
     if not ranks:
         reasons = (line.removeprefix("left out: ") for line in draft.limits)
@@ -94,11 +96,13 @@ def _files(sources: Sequence[SourceFile], limits: list[str]) -> list[KinetoFile]
     for source in sources:
         try:
             file = read_file(source.path)
-            found += by_process(file) if len(file.rows) else []
+            check_one_process(file)
         except TraceError as error:
             limits.append(f"left out: {error}")
             continue
-        if not len(file.rows):
+        if len(file.rows):
+            found.append(file)
+        else:
             limits.append(
                 f"left out: {source.path} holds no operator, annotation or kernel; record it with "
                 "torch.profiler and activities CPU and CUDA"

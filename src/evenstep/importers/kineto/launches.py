@@ -71,8 +71,8 @@ def lookup(keys: Array, wanted: Array) -> Array:
     return np.where((place >= 0) & (wanted >= 0) & (keys[row] == wanted), row, -1)
 
 
-def with_launches(files: Sequence[KinetoFile]) -> tuple[list[KinetoFile], set[tuple[Path, str]]]:
-    """The files with a launch of each kernel on streams that have none, and the keys of those files
+def with_launches(files: Sequence[KinetoFile]) -> tuple[list[KinetoFile], set[Path]]:
+    """The files with a launch of each kernel on streams that have none, and the paths of those
     that lack some."""
     silent = [_silent(file) for file in files]
     kernels = [
@@ -88,7 +88,7 @@ def with_launches(files: Sequence[KinetoFile]) -> tuple[list[KinetoFile], set[tu
             launches = Columns.filled(nothing, types, len(mine))
             file = with_launch_rows(file, mine.row, launches, _infer_launches(file, mine))
         found.append(file)
-    return found, {file.key for file, rows in zip(files, silent, strict=True) if len(rows)}
+    return found, {file.path for file, rows in zip(files, silent, strict=True) if len(rows)}
 
 
 def _silent(file: KinetoFile) -> Array:

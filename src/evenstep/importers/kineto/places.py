@@ -1,10 +1,9 @@
-"""The rank, world and host of each file; a file of several processes is split."""
+"""The rank, world and host of each file, and which files are windows of one rank."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +14,6 @@ from evenstep.importers.file_ranks import APART_NS, misfits, natural, rank_of, r
 from evenstep.importers.kineto.calls import groups_of, ranks_of
 from evenstep.importers.kineto.file import KinetoFile, RowKind
 from evenstep.importers.kineto.names import CALL, COMMS, OPTIMIZER_STEP, annotation, step_number
-from evenstep.trace.columns import Array
 
 #: tensorboard_trace_handler, unless told otherwise: HOST_PID.STAMP.pt.trace.json
 _WORKER = re.compile(r"^(?P<host>.+)_(?P<process>\d+)(?:\.\d+)?\.pt\.trace\.json")
@@ -24,11 +22,6 @@ _IN_ORDER = (
     "neither the files nor their names say which rank is which: they are numbered in the order of "
     "their names"
 )
-_BY_PROCESS = (
-    "the file holds several processes: ranks are numbered in the order of their process numbers"
-)
-
-Key = tuple[Path, str]  # `KinetoFile.key`
 
 
 class FilePlace(NamedTuple):
@@ -40,13 +33,13 @@ class FilePlace(NamedTuple):
     limits: list[str]
 
 
-def places_of(files: Sequence[KinetoFile]) -> tuple[dict[Key, FilePlace], list[str]]:
+def places_of(files: Sequence[KinetoFile]) -> tuple[dict[Path, FilePlace], list[str]]:
     """The place of every file that is used, and why other files are left out.
 
     Used are files of the run to which most belong, one per rank.
     """
     strange, main = misfits({file.path: (_world(file), _start(file)) for file in files})
-    places: dict[Key, FilePlace] = {}
+    places: dict[Path, FilePlace] = {}
     taken: dict[int, Path] = {}
     limits = list(strange.values())
     named = _ranks_by_path(files)
@@ -58,16 +51,16 @@ def places_of(files: Sequence[KinetoFile]) -> tuple[dict[Key, FilePlace], list[s
             rank, said = named[file.path], [_BY_NAME]
         elif rank is None:
             rank = next(n for n in range(len(files) + 1) if n not in taken)
-            said = [_BY_PROCESS if file.process else _IN_ORDER]
+            said = [_IN_ORDER]
         if rank in taken:
             second = f"is a second trace of rank {rank}, after {taken[rank]}"
             limits.append(f"left out: {file.path} {second}")
             continue
         taken[rank] = file.path
-        places[file.key] = FilePlace(rank, main, _host(file), said)
+        places[file.path] = FilePlace(rank, main, _host(file), said)
     least = [] if main else map(_least_world, files)
     world = max([main, *(rank + 1 for rank in taken), *least])
-    return {key: place._replace(world=world) for key, place in places.items()}, limits
+    return {path: place._replace(world=world) for path, place in places.items()}, limits
 
 
 def join_windows(files: Sequence[KinetoFile]) -> list[KinetoFile]:
@@ -79,7 +72,7 @@ def join_windows(files: Sequence[KinetoFile]) -> list[KinetoFile]:
     for file in sorted(files, key=_start):
         rank, worker = _stated_rank(file), _WORKER.match(file.path.name)
         rank = named.get(file.path) if rank is None else rank
-        key = worker and (*worker.groups(), file.process) if rank is None else rank, _world(file)
+        key = worker and worker.groups() if rank is None else rank, _world(file)
         first = None if key[0] is None else windows.get(key)
         if first and _goes_on(first, file):
             found[found.index(first)] = file = first.followed_by(file)
@@ -98,10 +91,8 @@ def _goes_on(first: KinetoFile, file: KinetoFile) -> bool:
 
 
 def _ranks_by_path(files: Sequence[KinetoFile]) -> dict[Path, int]:
-    """Ranks from paths, for files of a single process that do not state their rank."""
-    return ranks_by_paths(
-        [file.path for file in files if _stated_rank(file) is None and not file.process]
-    )
+    """Ranks from paths, for files that do not state their rank."""
+    return ranks_by_paths([file.path for file in files if _stated_rank(file) is None])
 
 
 def _start(file: KinetoFile) -> int:
@@ -146,59 +137,18 @@ def _host(file: KinetoFile) -> str:
     return worker["host"] if worker and worker["process"] in processes else ""
 
 
-# -- several processes in one file -----------------------------------------------------------------
-
-MOST_PROCESSES = 1_024
-
-
-def by_process(file: KinetoFile) -> list[KinetoFile]:
-    """Split a file by process, keeping those with steps or collectives, in order of their numbers.
-
-    Profilers give devices process numbers of their own: the n-th belongs to the n-th process.
-    Raises `TraceError` where the numbers of devices and processes differ.
-    """
-    index: dict[Any, int] = {}
-    of_thread = [index.setdefault(process, len(index)) for process, _ in file.threads]
-    numbers, process = list(index), np.array(of_thread)[file.rows.thread]
-    ranks = sorted(_training(file, process), key=lambda number: _by_number(numbers[number]))
-    if len(ranks) < 2:
-        return [file]
-    if len(ranks) > MOST_PROCESSES:
-        raise TraceError(
-            f"{file.path} holds {len(ranks)} processes that train, more than any host runs"
-        )
-    owner = np.arange(len(numbers))
-    on_device = np.unique(process[file.rows.row == int(RowKind.KERNEL)])
-    strange = [number for number in on_device.tolist() if number not in ranks]
-    if strange and len(strange) != len(ranks):
-        raise TraceError(
-            f"{file.path} holds {len(ranks)} processes and kernels of {len(strange)} "
-            "devices, and does not say whose they are; export one file per process"
-        )
-    owner[sorted(strange, key=lambda number: _by_number(numbers[number]))] = ranks[: len(strange)]
-    return [_part(file, str(numbers[number]), owner[process] == number) for number in ranks]
-
-
-def _training(file: KinetoFile, process: Array) -> list[int]:
-    """Processes with a mark of a step, an optimizer or a collective."""
+def check_one_process(file: KinetoFile) -> None:
+    """Raise `TraceError` where steps, optimizers or collectives of several processes are marked:
+    somebody has merged their files."""
     host = np.isin(file.rows.row, [int(RowKind.OPERATOR), int(RowKind.ANNOTATION)])
-    marked = host & file.by_name(_marks, file.rows.name)
-    return [int(number) for number in np.unique(process[marked])]
+    threads = np.unique(file.rows.thread[host & file.by_name(_marks, file.rows.name)])
+    processes = {file.threads[thread][0] for thread in threads.tolist()}
+    if len(processes) > 1:
+        raise TraceError(
+            f"{file.path} holds {len(processes)} processes that train; give one file per process"
+        )
 
 
 def _marks(name: str) -> bool:
     told = name == COMMS or name.startswith((CALL, OPTIMIZER_STEP))
     return told or step_number(name) is not None or annotation(name) is not None
-
-
-def _by_number(number: Any) -> tuple[bool, int, str]:
-    """Sort key: process numbers by size, then other process names."""
-    text = str(number)
-    whole = text.isascii() and text.isdigit() and len(text) < 20
-    return not whole, int(text) if whole else 0, text
-
-
-def _part(file: KinetoFile, process: str, mine: Array) -> KinetoFile:
-    said = {key: value for key, value in info_of(file).items() if key != "rank"}
-    header = {**file.header, "distributedInfo": said}
-    return replace(file, header=header, rows=file.rows.select(mine), process=process)

@@ -117,7 +117,7 @@ def file_of(export: Export, process: int, device: int) -> KinetoFile:
     needed = np.isin(rows.correlation, rows.correlation[rows.row == int(RowKind.KERNEL)])
     needed |= np.isin(rows.correlation, rows.correlation[rows.row == int(RowKind.COPY)])
     rows = rows.select(~launching | needed)
-    return KinetoFile(export.path, {}, rows, export.names, threads, [], 0, 0, str(process))
+    return KinetoFile(export.path, {}, rows, export.names, threads, [], 0, 0)
 
 
 _NONE = dict.fromkeys(("correlation", "external", "device", "stream", "args"), -1)
