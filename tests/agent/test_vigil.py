@@ -9,7 +9,7 @@ from time import monotonic_ns
 
 import pytest
 
-from evenstep.agent.pulse import vigil
+from evenstep.agent.pulse import rivals, vigil
 from evenstep.agent.pulse.frames import frames_of_thread
 from evenstep.agent.pulse.vigil import SEPARATOR, Vigil
 from evenstep.agent.recording.phases import Word
@@ -45,12 +45,16 @@ def busy_function(stop):
     os.read(stop, 1)
 
 
-def until_at_rest(trainer):
+def exports(stop):
+    os.read(stop, 1)
+
+
+def until_at_rest(thread, function=busy_function):
     """Its one stack is that of the read from now on."""
-    line = busy_function.__code__.co_firstlineno + 1
+    line = function.__code__.co_firstlineno + 1
     while True:
-        frame = sys._current_frames().get(trainer.ident)
-        if frame and (frame.f_code, frame.f_lineno) == (busy_function.__code__, line):
+        frame = sys._current_frames().get(thread.ident)
+        if frame and (frame.f_code, frame.f_lineno) == (function.__code__, line):
             return
         time.sleep(0.001)
 
@@ -88,6 +92,46 @@ def test_a_burst_leaves_one_record_for_each_stack_with_how_often_it_was_seen(wat
     [(frames, row)] = written()
     assert any(frame.endswith(" busy_function") for frame in frames)
     assert row["payload"] == row["bytes_in"] >= 10
+
+
+@pytest.fixture
+def beside():
+    """Another thread of the job."""
+    stop, stopping = os.pipe()
+    thread = threading.Thread(target=exports, args=(stop,))
+    thread.start()
+    until_at_rest(thread, exports)
+    yield thread
+    os.write(stopping, b".")
+    thread.join()
+    os.close(stop)
+    os.close(stopping)
+
+
+def test_a_thread_that_competes_for_the_lock_is_looked_at_too(watched, beside, monkeypatch):
+    watch, recorder, written = watched
+    monkeypatch.setattr(rivals.Rivals, "busiest", lambda *_: beside.ident)
+    start = begins(recorder, monotonic_ns())
+    watch.look(start)
+    later = begins(recorder, start + 2_000 * MS)  # a step has just begun
+    through(watch, later, later + 3 * USUAL)
+    (frames, own), (others, row) = written()
+    assert any(frame.endswith(" busy_function") for frame in frames)
+    assert any(frame.endswith(" exports") for frame in others)
+    assert (own["bytes_in"], row["bytes_in"], row["payload"]) == (own["payload"], 0, own["payload"])
+
+
+@pytest.mark.parametrize(("wanted_ms", "competes"), [(40, False), (60, True)])
+def test_a_thread_competes_that_wanted_a_core_for_most_of_the_time(
+    watched, beside, monkeypatch, wanted_ms, competes
+):
+    _, recorder, _ = watched
+    wanted = {f"/proc/self/task/{beside.native_id}/schedstat": 0}
+    monkeypatch.setattr(rivals, "read_text", lambda path, **_: f"{wanted.get(path, 0)} 0 1")
+    found = rivals.Rivals()
+    assert found.busiest(recorder.ident, 1) == 0
+    wanted = dict.fromkeys(wanted, wanted_ms * MS)
+    assert found.busiest(recorder.ident, 1 + 100 * MS) == (beside.ident if competes else 0)
 
 
 def test_a_step_that_is_overdue_is_looked_at(watched):

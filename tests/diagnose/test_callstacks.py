@@ -46,6 +46,17 @@ def test_of_a_wait_in_pythons_own_code_the_line_that_called_it_is_named(late):
     assert finding.cause.endswith("it was in train.py:25 batch")
 
 
+def test_a_thread_that_computes_beside_training_on_the_late_rank_alone_is_named(late):
+    names = (*late.names, "<json>:2 dumps < train.py:70 export")
+    looks = {"kind": Kind.STACK, "step": 30, "payload": 70, "name": len(names) - 1}
+    late = with_rows(late, rank=2, bytes_in=0, enter_ns=1, exit_ns=2, **looks)
+    late.names = names
+    first, second, *_ = diagnose(late).findings[0].stacks
+    assert first.frames[0] == "train.py:70 export in another thread"
+    assert first.share == pytest.approx(70 / 85, abs=1e-3)
+    assert second.frames[0] == "train.py:31 nap"
+
+
 def test_a_place_seen_in_every_burst_is_surer_than_one_that_fills_a_single_burst():
     trace = World().slow(2, Phase.BACKWARD, 50 * MS).trace()
     shared, nap = "train.py:9 main", "train.py:31 nap < train.py:9 main"

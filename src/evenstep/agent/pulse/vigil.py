@@ -8,7 +8,8 @@ variable is read. Samples are taken on three occasions:
 - in a burst while a step is overdue: it shows what delays a single step;
 - one by one, further and further apart, while no step ends.
 
-A burst leaves one record for each different stack (`Kind.STACK`), with its number of samples.
+A burst leaves one record for each different stack (`Kind.STACK`), with its number of samples, and
+such records of another thread that computed in Python since the burst before.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from evenstep.agent.pulse.frames import frames_of_thread
+from evenstep.agent.pulse.rivals import Rivals
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.trace.spool.layout import WORD_EXIT, WORD_GROUP_SEQ, WORD_KIND, WORD_STEP, Kind, Op
 
@@ -60,7 +62,9 @@ class Vigil:
         self._gap_ns = FIRST_GAP_NS
         self._spared_ns = 0  # until then no burst of an overdue step begins
         self._known: set[str] = set()
-        self._seen: dict[tuple[str, int, int], list[int]] = {}  # stack, phase, step: sample times
+        # times of samples, by stack, phase, step and whether it is the training thread's
+        self._seen: dict[tuple[str, int, int, bool], list[int]] = {}
+        self._rivals, self._rival = Rivals(), 0  # a thread that is sampled, too; 0: none
         self._looks = 0  # samples of the running burst
         self._until_ns = 0  # end of the running burst; 0 without one
         self._usual_ns = 0  # the median step
@@ -89,6 +93,7 @@ class Vigil:
         spared = now_ns < self._spared_ns
         if now_ns >= self._due_ns or (lasted_ns >= overdue_ns and not spared):
             self._until_ns, self._due_ns, self._usual_ns = now_ns + 2 * usual_ns, now_ns, usual_ns
+            self._rival = self._rivals.busiest(recorder.ident, now_ns)
             return self._go_on(now_ns), 0
         if spared:
             return min(self._due_ns, self._spared_ns), stuck_ns
@@ -116,9 +121,11 @@ class Vigil:
         frames = frames_of_thread(self._recorder.ident)
         if not frames:  # the interpreter is ending
             return []
-        stack = self._recorder.stack
-        seen = self._seen.setdefault((SEPARATOR.join(frames), stack.current, stack.step), [])
-        seen.append(now_ns)
+        stack, beside = self._recorder.stack, frames_of_thread(self._rival)
+        for each, ours in ((frames, True), (beside, False)):
+            key = SEPARATOR.join(each), stack.current, stack.step, ours
+            if each:
+                self._seen.setdefault(key, []).append(now_ns)
         self._looks += 1
         return frames
 
@@ -126,12 +133,12 @@ class Vigil:
         """Write one record for each stack: first and last sample, how many, and how many in all;
         return the number of the last record, 0 without one."""
         spool, newest = self._recorder.spool, 0
-        for (text, phase, step), looks in self._seen.items():
+        for (text, phase, step, ours), looks in self._seen.items():
             if len(self._known) < MOST_STACKS or text in self._known:
                 self._known.add(text)
                 newest = spool.put(
                     looks[0], looks[-1], _STACK, phase, step,
-                    payload=len(looks), bytes_in=self._looks, name=spool.name_id(text),
+                    payload=len(looks), bytes_in=self._looks * ours, name=spool.name_id(text),
                 )  # fmt: skip
         self._seen, self._looks = {}, 0
         return newest
@@ -142,7 +149,7 @@ class Vigil:
         """Take a sample if one is due; the next when the step has lasted twice as long."""
         if lasted_ns < self._again_ns:
             return
-        self._again_ns = 2 * lasted_ns
+        self._again_ns, self._rival = 2 * lasted_ns, 0
         frames = self._take(now_ns)
         inside = self._inside(self._write())
         at = next((frame for frame in frames if not frame.startswith("<")), "")

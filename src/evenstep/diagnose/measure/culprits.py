@@ -69,7 +69,8 @@ def with_stacks(trace: Trace, finding: Finding) -> Finding:
         stacks = [CallStack(rank, 1.0, found) for rank, found in frames.items() if found]
         return replace(finding, stacks=stacks)
     stopped = with_stop(trace, finding)
-    rows = trace.of_kind(Kind.STACK)
+    every = trace.of_kind(Kind.STACK)
+    rows = every.select(every.bytes_in > 0)
     ours = finding.layer in ("model", "framework")
     system = not ours and (finding.mode == "runtime_jitter" or not finding.where.ranks)
     if stopped is not finding or system or not len(rows):
@@ -80,6 +81,9 @@ def with_stacks(trace: Trace, finding: Finding) -> Finding:
         place = f"; it was in {words.own_place(own[0].frames)}" if own else ""
         return replace(finding, stacks=stacks, cause=finding.cause + place)
     stacks = _of_late(trace, rows, finding)
+    beside = [_beside(trace, every, rank) for rank in finding.where.ranks[: levels.LISTED]]
+    most = max([0.0, *(stack.share for stack in stacks)])
+    stacks = [*(each for each in beside if each.share > most), *stacks]
     if not stacks:
         return finding
     first = stacks[0]
@@ -134,6 +138,21 @@ def _of_late(trace: Trace, rows: Columns, finding: Finding) -> list[CallStack]:
             if mine.share(place) >= levels.MINOR:
                 found.append(CallStack(rank, round(share, 3), text.split(SEPARATOR)))
     return found
+
+
+def _beside(trace: Trace, rows: Columns, rank: int) -> CallStack:
+    """The stack of a thread that computed in Python while a rank trained, in so large a share of
+    the looks beyond that of the other ranks: each holds the interpreter's lock from the other."""
+    share, found = {rank: 0.0}, [""]
+    for each in np.unique(rows["rank"]).tolist():
+        mine = rows.select(rows["rank"] == each)
+        count = mine.payload * (mine.bytes_in == 0)
+        share[each] = float(count.sum() / max((mine.payload - count).sum(), 1))
+        if each == rank and share[rank]:
+            found = trace.names[int(mine.name[count.argmax()])].split(SEPARATOR)
+    usual = np.median([0.0, *(value for each, value in share.items() if each != rank)])
+    place = f"{words.own_place(found)} in another thread"
+    return CallStack(rank, round(share[rank] - float(usual), 3), [place, *found])
 
 
 def _longer_lines(mine: StackSamples, others: Sequence[StackSamples], place: str) -> list[str]:

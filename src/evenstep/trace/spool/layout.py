@@ -116,7 +116,7 @@ class Kind(IntEnum):
     SAMPLE = 8  # name the metric, device its index, bytes_in the bits of a float64
     MARKER = 9  # `evenstep.log(name=value)`: bytes_in the bits of a float64
     STACK = 10  # a sampled stack of the training thread: name its frames, op the `Phase`, payload
-    #             its samples, bytes_in samples taken in all that time
+    #             its samples, bytes_in samples taken in all that time (0: another thread's)
 
 
 class Op(IntEnum):
