@@ -86,6 +86,15 @@ def test_contention_reads_pressure_and_running_tasks(tmp_path):
     assert facts["allowed_cores"] == len(os.sched_getaffinity(0))
 
 
+def test_what_children_of_the_training_thread_need_is_their_run_and_their_wait(tmp_path):
+    own = threading.get_native_id()
+    accounts = {"7": "500 40 3", "8": "20 1 1"}
+    files = {f"proc/{child}/schedstat": text for child, text in accounts.items()}
+    files[f"proc/self/task/{own}/children"] = "7 8 9"  # the last has just ended
+    facts = CpuSource(own, sysroot=plant(tmp_path, files)).runnable()
+    assert facts["children_ns"] == 561
+
+
 def test_what_the_kernel_does_not_tell_is_left_out(tmp_path):
     facts = CpuSource(threading.get_native_id(), sysroot=str(tmp_path)).runnable()
     assert facts.keys() == {"online_cores", "allowed_cores"}

@@ -410,14 +410,14 @@ def with_rows(trace: Trace, **columns: Any) -> Trace:
     return replace(trace, events=events)
 
 
-def with_scheduler(trace: Trace, *, running: float, cores: float) -> Trace:
-    """Samples of what the scheduler says on every rank."""
-    names = ("", "cpu.running_tasks", "cpu.allowed_cores")
+def with_scheduler(trace: Trace, *, running: float, cores: float, children: float = 0) -> Trace:
+    """Samples of what the scheduler says on every rank, whose children need so many cores."""
+    names = ("", "cpu.running_tasks", "cpu.allowed_cores", "cpu.children_ns")
     first, last = trace.events.enter_ns.min(), trace.events.exit_ns.max()
     times = np.linspace(first, last, 10).astype(np.int64)
     trace = replace(trace, names=names)
     for rank in trace.ranks:
-        for number, value in enumerate((running, cores), 1):
+        for number, value in enumerate((running, cores, children * (times - first)), 1):
             bits = np.full(10, value, np.float64).view(np.uint64)
             trace = with_rows(
                 trace, kind=int(Kind.SAMPLE), rank=rank, name=number, enter_ns=times, bytes_in=bits

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
+from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind, Phase
 from tests.diagnose.synthetic import MS, World, with_scheduler
 
@@ -68,6 +69,18 @@ def test_late_batches_may_be_due_to_too_few_cores_where_these_are(few):
     world = (crowded(0) if few else World(noise=0.02)).delayed(Phase.INPUT, 20 * MS)
     (finding,) = (one for one in diagnose(sampled(world)).findings if one.mode == "input_pipeline")
     assert ("its workers wait for a core" in finding.cause) == few
+
+
+@pytest.mark.parametrize(("children", "told"), [(0, "what else runs"), (0.75, "fewer DataLoader")])
+def test_cores_that_the_loaders_of_the_ranks_need_are_told_from_those_of_others(children, told):
+    world = crowded(0)
+    trace = with_scheduler(world.trace(), running=5, cores=4, children=children)
+    steps = trace.of_kind(Kind.STEP)
+    half = steps.with_column("group_seq", (steps.exit_ns - steps.enter_ns) // 2)  # of a core each
+    trace.events = Columns.concatenate([trace.events.select(trace.events.kind != Kind.STEP), half])
+    (finding,) = (one for one in diagnose(trace).findings if one.title == "CPU oversubscription")
+    assert told in finding.options[0].action
+    assert ("processes that they started 3" in finding.cause) == bool(children)  # 4 times 0.75
 
 
 def test_a_cause_is_no_surer_than_its_cost():

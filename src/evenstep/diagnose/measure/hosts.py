@@ -325,12 +325,18 @@ class Contention(NamedTuple):
     node: str  # the worst
     switches_per_step: float  # involuntary, mean over ranks
     ranks: int  # on the worst node
-    own: float  # cores that the job's own processes there use or wait for; ∞ unknown
+    own: float  # cores that its ranks there use or wait for; ∞ unknown
+    children: float  # the same of processes that these started, such as DataLoader workers
 
     @property
-    def by_others(self) -> bool:
-        """Whether the cores would be enough for the job alone."""
-        return self.own <= self.cores
+    def due_to(self) -> str:
+        """Who takes the cores: the ranks themselves, so that "fewer" would do, "loaders" and other
+        processes that they started, or "others" on the node."""
+        if self.own > self.cores:
+            return "fewer"
+        rest = self.runnable - self.own - self.children
+        enough = self.own + self.children <= self.cores
+        return "others" if enough or self.children < rest else "loaders"
 
     @property
     def recoverable(self) -> bool:
@@ -340,7 +346,7 @@ class Contention(NamedTuple):
         helper threads (transport, autograd), whose work remains: then only the cost of uneven
         delays counts, elsewhere.
         """
-        return self.by_others or self.ranks > self.cores
+        return self.own <= self.cores or self.ranks > self.cores
 
     @property
     def oversubscribed(self) -> bool:
@@ -368,10 +374,14 @@ def contention(trace: Trace, grid: StepGrid) -> Contention | None:
             worst, node, allowed, there = float(np.median(wanted) / have), name, have, ranks
     mine = np.isin(grid.ranks, there)
     wanted_ns = (grid.cpu_ns + grid.run_delay_ns)[:, mine].sum()
-    own = len(there) * float(wanted_ns) / float(grid.duration_ns[:, mine].sum())
+    theirs_ns = growth(trace, grid, "cpu.children_ns")[:, mine].sum()
+    own, children = (
+        len(there) * float(ns) / float(grid.duration_ns[:, mine].sum())
+        for ns in (wanted_ns, theirs_ns)
+    )
     shares = grid.run_delay_ns.sum(axis=0) / spent_ns
     return Contention(
         run_delay_share=float(np.quantile(shares, 0.5, method="lower")), runnable=worst * allowed,
         cores=allowed, node=node, switches_per_step=float(grid.switches.mean()), ranks=len(there),
-        own=own if grid.cpu_ns.any() else np.inf,
+        own=own if grid.cpu_ns.any() else np.inf, children=children,
     )  # fmt: skip

@@ -190,10 +190,12 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> list[Finding]:
     several = [scheduler.node] if scheduler.node and len(case.trace.nodes) > 1 else []
     each = case.grid.run_delay_ns.sum(axis=0) / case.grid.duration_ns.sum(axis=0)
     mode = "runtime_jitter.oversubscribed"
+    needs = {name: getattr(scheduler, name) for name in ("own", "children", "cores")}
     return finding_of(
         case, mode, Gain(interval, lambda base: case.costs.combined([base, waited])),
         confidence=min(interval.confidence, 0.5 + scheduler.run_delay_share * 4),
         numbers={
+            **needs,
             "delay": scheduler.run_delay_share,
             "longest": float(each.max()),
             "rank": int(case.grid.ranks[each.argmax()]),
@@ -204,11 +206,11 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> list[Finding]:
                 node=f" of node {scheduler.node}" if scheduler.node else "",
             ),
             "switches": scheduler.switches_per_step,
-            "theirs": say(f"{mode}.theirs", own=scheduler.own) if scheduler.by_others else "",
+            "theirs": say(f"{mode}.{scheduler.due_to}", **needs),
             "place": scheduler.node or "this host",
         },
         where=Where(nodes=several), projected=constant,
-        options=["others" if scheduler.by_others else "fewer"],
+        options=[scheduler.due_to],
         evidence=[
             Evidence("run_queue_delay", scheduler.run_delay_share, 0.0, "share"),
             Evidence("runnable_tasks", scheduler.runnable, scheduler.cores, "tasks"),

@@ -32,7 +32,9 @@ class CpuSource(Source):
 
         `allowed_cores` of `online_cores`, `quota_cores` (control group), `running_tasks` (whole
         host, at this instant), and counters that only grow: `throttled_periods` and `throttled_ns`
-        (quota used up), `pressure_ns` (some task of the host waited for a core).
+        (quota used up), `pressure_ns` (some task of the host waited for a core), and `children_ns`,
+        which falls when one ends: processes that the training thread started, such as DataLoader
+        workers, ran or waited for a core.
         """
         tasks = (read_text(f"{self._root}/proc/loadavg", held=True) or "").split()  # … 3/811 …
         facts: dict[str, float | None] = {
@@ -41,6 +43,7 @@ class CpuSource(Source):
             "quota_cores": self._controller.quota_cores(),
             "running_tasks": int(tasks[3].partition("/")[0]) if len(tasks) > 3 else None,
             "pressure_ns": self._pressure_ns(),
+            "children_ns": self._children_ns(),
         }
         throttled = self._controller.throttled() or (None, None)
         facts["throttled_periods"], facts["throttled_ns"] = throttled
@@ -51,6 +54,15 @@ class CpuSource(Source):
             return len(os.sched_getaffinity(self._thread_id))
         except OSError:  # the thread has ended
             return None
+
+    def _children_ns(self) -> int | None:
+        """Run and run-queue time of their main threads (the kernel's sched-stats.rst)."""
+        path = f"{self._root}/proc/self/task/{self._thread_id}/children"
+        if (children := read_text(path, held=True)) is None:
+            return None
+        paths = [f"{self._root}/proc/{child}/schedstat" for child in children.split()]
+        accounts = [(read_text(path, held=True) or "").split() for path in paths]
+        return sum(sum(map(int, account[:2])) for account in accounts)
 
     def _pressure_ns(self) -> int | None:
         """Total of `some` in the kernel's pressure-stall information (psi.rst), there in µs."""
