@@ -10,12 +10,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from evenstep.errors import ConfigError
-
 
 def daly(write: float, mtbf: float) -> float:
     """τ = √(2CM)(1 + ⅓√(C/2M) + C/(18M)) − C for C < 2M, else M (Daly 2006)."""
-    _check(write, mtbf)
     if write >= 2 * mtbf:
         return mtbf
     ratio = write / (2 * mtbf)
@@ -24,7 +21,6 @@ def daly(write: float, mtbf: float) -> float:
 
 def waste(write: float, mtbf: float, *, interval: float, restart: float = 0.0) -> float:
     """Share of time lost, first order: C/τ + τ/(2M) + R/M; meaningful while it is small."""
-    _check(write, mtbf, interval=interval, restart=restart)
     return write / interval + interval / (2 * mtbf) + restart / mtbf
 
 
@@ -43,7 +39,6 @@ def shares(write: float, mtbf: float, *, interval: float, restart: float = 0.0) 
     A cycle of τ + C takes M e^(R/M) (e^((τ+C)/M) − 1) on average (Daly 2006). It has
     e^((τ+C)/M) − 1 failures during work, after each of which a restart takes M(e^(R/M) − 1).
     """
-    _check(write, mtbf, interval=interval, restart=restart)
     if (interval + write + restart) / mtbf > 700:  # e^700: nothing ever completes
         lost = math.exp(-min(restart / mtbf, 700.0))
         return CheckpointShares(0.0, 0.0, lost, 1 - lost)
@@ -60,7 +55,6 @@ def best_interval(write: float, mtbf: float) -> float:
 
     There the derivative of (e^((τ+C)/M) − 1)/τ is 0, whatever the restart takes.
     """
-    _check(write, mtbf)
     low, high = 0.0, mtbf
     for _ in range(100):
         middle = (low + high) / 2
@@ -76,20 +70,6 @@ def longest_restart(write: float, mtbf: float, *, goal: float) -> float:
 
     0 where failures and checkpoints alone leave less.
     """
-    if not 0 < goal < 1:
-        raise ConfigError(f"goal must be between 0 and 1, found {goal:g}")
     interval = best_interval(write, mtbf)
     reachable = shares(write, mtbf, interval=interval).useful
     return max(0.0, mtbf * math.log(reachable / goal))
-
-
-def _check(write: float, mtbf: float, *, interval: float = 1.0, restart: float = 0.0) -> None:
-    if mtbf <= 0:
-        raise ConfigError(f"mtbf must be above 0, found {mtbf:g}")
-    if write <= 0:
-        raise ConfigError(f"write must be above 0, found {write:g}; without a cost there is no "
-                          "best interval")  # fmt: skip
-    if interval <= 0:
-        raise ConfigError(f"interval must be above 0, found {interval:g}")
-    if restart < 0:
-        raise ConfigError(f"restart must not be negative, found {restart:g}")

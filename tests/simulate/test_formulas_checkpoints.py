@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep import checkpoints
-from evenstep.errors import ConfigError
 
 WRITES = st.floats(1e-4, 1.0)  # ÷ mean time between failures
 RESTARTS = st.floats(0, 0.5)
@@ -73,9 +72,3 @@ def test_the_longest_restart_leaves_exactly_the_goal():
 
 def test_a_goal_out_of_reach_leaves_no_time_to_restart():
     assert checkpoints.longest_restart(0.1, 1.0, goal=0.99) == 0
-
-
-@pytest.mark.parametrize(("write", "mtbf"), [(0, 1), (1, 0), (-1, 1)])
-def test_times_that_cannot_be_are_refused(write, mtbf):
-    with pytest.raises(ConfigError):
-        checkpoints.daly(write, mtbf)

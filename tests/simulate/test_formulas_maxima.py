@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.errors import ConfigError
 from evenstep.simulate.formulas import maxima
 
 DRAWS = 20_000
@@ -57,16 +56,3 @@ def test_rare_hits_raise_the_cv_by_root_n_while_they_are_rare():
 @given(st.integers(1, 10**5), st.floats(0, 0.5))
 def test_more_ranks_never_wait_less(n, cv):
     assert cv * maxima.normal_exact(2 * n) >= cv * maxima.normal_exact(n) - 1e-12
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: maxima.normal_exact(0),
-        lambda: maxima.rare_hit(4, compute=1, delay=1, probability=1.5),
-        lambda: maxima.rare_hit(4, compute=0, delay=1, probability=0.5),
-    ],
-)
-def test_what_cannot_be_is_refused(call):
-    with pytest.raises(ConfigError):
-        call()

@@ -2,7 +2,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.errors import ConfigError
 from evenstep.simulate.formulas import steps
 
 TIMES = st.floats(0, 10)
@@ -59,10 +58,3 @@ def test_megatrons_count_is_six_per_parameter_and_a_little():
 def test_a_pipeline_fills_once():
     assert steps.pipeline(8, stages=4, per_micro_batch=1.0) == 11
     assert steps.pipeline(8, stages=5, interleaved=4, per_micro_batch=1.0) == 9
-
-
-def test_what_cannot_be_is_refused():
-    with pytest.raises(ConfigError):
-        steps.overlapped_step(forward=1, backward=1, transfer=1, buckets=0)
-    with pytest.raises(ConfigError):
-        steps.serial(compute=1, transfer=1, hidden=1.5)

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.errors import ConfigError
 from evenstep.scenario.parts import Part
 from evenstep.simulate.formulas import reliability
 from evenstep.simulate.formulas.reliability import DAY_NS, HOUR_NS
@@ -46,10 +45,3 @@ def test_the_published_projections_come_out_of_the_published_rate():
 def test_causes_are_ordered_and_add_up():
     parts = reliability.observed_parts({"a": 1, "b": 3}, nodes=4, days=2, software=("a",))
     assert reliability.by_cause(parts) == pytest.approx({"b": 0.75, "a": 0.25})
-
-
-def test_observing_nothing_for_no_time_is_refused():
-    with pytest.raises(ConfigError):
-        reliability.observed_parts({"GPU": 1}, nodes=0, days=1)
-    with pytest.raises(ConfigError):
-        reliability.mttf_ns(1.0, gpus=0)

@@ -22,12 +22,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from evenstep import checkpoints
-from evenstep.errors import ConfigError
 from evenstep.scenario.parts import Part
 
 HOUR_NS = 3_600 * 10**9
 DAY_NS = 24 * HOUR_NS
-MOST_SPARES = 100_000
 
 
 def observed_parts(
@@ -39,8 +37,6 @@ def observed_parts(
     software: Sequence[str] = (),
 ) -> tuple[Part, ...]:
     """Parts with the rates that these counts of failures in `days` on `nodes` nodes show."""
-    if nodes < 1 or days <= 0:
-        raise ConfigError(f"nodes and days must be positive, found {nodes} and {days:g}")
 
     def part(name: str, count: int) -> Part:
         each = (per_node or {}).get(name, 1.0)
@@ -75,8 +71,6 @@ def mttf_ns(per_1000_node_days: float, *, gpus: int, gpus_per_node: int = 8) -> 
 
     The job takes whole nodes.
     """
-    if per_1000_node_days < 0 or gpus < 1 or gpus_per_node < 1:
-        raise ConfigError("failures must not be negative, GPUs and GPUs per node at least 1")
     return interval_ns(per_1000_node_days / 1000 * math.ceil(gpus / gpus_per_node))
 
 
@@ -102,20 +96,6 @@ class OperatingConditions:
     slow_every_ns: float = math.inf  # mean time between nodes turning slow
     slowdown: float = 1.0  # step time with a slow node ÷ without
     notice_ns: float = 0.0  # from turning slow to being replaced
-
-    def __post_init__(self) -> None:
-        for name in ("interval_ns", "write_ns", "mtbf_ns", "slow_every_ns"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name} must be above 0, found {getattr(self, name):g}")
-        for name in ("detect_ns", "restart_ns", "repair_ns", "spares", "notice_ns"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must not be negative, found {getattr(self, name):g}")
-        if self.spares > MOST_SPARES:
-            raise ConfigError(f"spares must be at most {MOST_SPARES:,}, found {self.spares:,}")
-        if not 0 <= self.node_share <= 1:
-            raise ConfigError(f"node_share must be between 0 and 1, found {self.node_share:g}")
-        if self.slowdown < 1:
-            raise ConfigError(f"slowdown must be at least 1, found {self.slowdown:g}")
 
 
 class Goodput(NamedTuple):

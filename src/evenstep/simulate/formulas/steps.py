@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from evenstep.errors import ConfigError
-
 
 class Step(NamedTuple):
     """A step and what of its communication nothing hides."""
@@ -28,16 +26,12 @@ def overlapped_step(*, forward: float, backward: float, transfer: float, buckets
     Bucket i of b is ready at i·B/b and the transfers queue, so the last ends at
     max(B + m/b, B/b + m) after backward began (Li et al. 2020, section 3.2.3, with equal buckets).
     """
-    if buckets < 1:
-        raise ConfigError(f"buckets must be at least 1, found {buckets}")
     end = max(backward + transfer / buckets, backward / buckets + transfer)
     return Step(forward + end, forward + end - (forward + backward))
 
 
 def serial(*, compute: float, transfer: float, hidden: float = 0.0) -> Step:
     """A step whose communication follows compute; `hidden` of it, a share, is overlapped."""
-    if not 0 <= hidden <= 1:
-        raise ConfigError(f"hidden must be between 0 and 1, found {hidden:g}")
     exposed = transfer * (1 - hidden)
     return Step(compute + exposed, exposed)
 
