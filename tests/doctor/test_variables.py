@@ -1,9 +1,8 @@
 import pytest
 
-from evenstep.doctor import contradictions, variables
+from evenstep.doctor import variables
 from evenstep.doctor.check import Severity
-from evenstep.doctor.contradictions import select_names
-from evenstep.doctor.variables import VariableSetting
+from evenstep.doctor.variables import VariableSetting, contradictions, select_names, settings
 
 
 def judged(environ):
@@ -86,7 +85,8 @@ def test_files_count_where_the_environment_is_silent(host):
 
 
 def contradicting(host, **options):
-    return [check for check in contradictions.checks(host(**options)) if check.why]
+    given = host(**options)
+    return [check for check in contradictions(settings(given), given) if check.why]
 
 
 def test_infiniband_that_is_there_must_not_be_switched_off(host):

@@ -36,11 +36,6 @@ def test_padded_varints_read_back_and_have_one_width(values):
     assert [decoded(bytes(row)) for row in table] == values
 
 
-def test_a_number_too_large_for_its_width_is_refused():
-    with pytest.raises(ValueError, match="128 does not fit 1 bytes"):
-        wire.varints(np.array([128]), 1)
-
-
 def test_rows_of_different_widths_are_put_in_the_order_asked_for():
     tables = [np.array([[1], [2]], np.uint8), np.array([[7, 8]], np.uint8)]
     assert wire.interleave(tables, np.array([1, 2, 0])).tolist() == [2, 7, 8, 1]

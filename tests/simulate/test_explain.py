@@ -138,7 +138,6 @@ def test_the_same_by_other_algorithms_stands_beside():
         ({"algorithm": "torus", "shape": "2x2"}, "has 4 places"),
         ({"algorithm": "rng"}, "choose from ring, tree"),
         ({"latency": "-1us"}, "at least 0"),
-        ({"gbits": "1"}, "no option --gbits"),
     ],
 )
 def test_a_contradiction_is_named(options, message):

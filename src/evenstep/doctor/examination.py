@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from evenstep.doctor import (
-    contradictions,
     gpus,
     kernel,
     limits,
@@ -30,7 +29,7 @@ from evenstep.host.sources.nvml_library import NvmlError
 from evenstep.report.terminal.style import Style
 from evenstep.words import printable
 
-_ROOMS = (versions, variables, contradictions, processors, kernel, limits, network, pcie, gpus)
+_ROOMS = (versions, variables, processors, kernel, limits, network, pcie, gpus)
 ROOMS: dict[str, Callable[[Host], Iterable[Check]]] = {
     room.__name__.rpartition(".")[2]: room.checks for room in _ROOMS
 }

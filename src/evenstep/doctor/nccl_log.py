@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from evenstep.doctor import contradictions, variables
+from evenstep.doctor import variables
 from evenstep.doctor.check import Check, fine, or_ok, skip, wrong
 from evenstep.doctor.host import Host
 from evenstep.errors import UsageError, refuse_as
@@ -40,7 +40,7 @@ def checks(facts: Mapping[str, Any], place: str, host: Host) -> Iterator[Check]:
     yield from or_ok(warned, fine("nccl_log.warnings", f"none in {place}"))
     yield _whole(facts, place)
     there = host.elsewhere(facts["environment"])
-    for check in (*variables.checks(there), *contradictions.checks(there)):
+    for check in variables.checks(there):
         if check.why:
             yield replace(check, name=f"nccl_log.{check.name}", found=f"{check.found} in {place}")
 

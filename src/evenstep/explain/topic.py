@@ -99,9 +99,6 @@ class Topic:
 
     def values(self, given: Mapping[str, str]) -> dict[str, Any]:
         """Parsed inputs by key, defaults filled in; raises `UsageError` naming the option."""
-        unknown = set(given) - {parameter.name for parameter in self.parameters}
-        if unknown:
-            raise UsageError(f"explain {self.name} has no option --{min(unknown)}")
         return {row.key: self._value(row, given.get(row.name)) for row in self.parameters}
 
     def _value(self, parameter: Parameter, text: str | None) -> Any:

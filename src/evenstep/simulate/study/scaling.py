@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evenstep.allreduce import bus_factor
-from evenstep.errors import ConfigError
 from evenstep.scenario import schema
 from evenstep.scenario.hardware import Cluster
 from evenstep.scenario.parts import Strategy, Work
@@ -219,12 +218,7 @@ def outlay(
     price_per_hour: float,
     deadline_hours: float | None = None,
 ) -> dict[str, Any]:
-    """Hours and cost of `target` units at each size, and the cheapest size in time.
-
-    Raises `ConfigError` for a target that is not positive.
-    """
-    if target <= 0:
-        raise ConfigError(f"the target must be above 0, found {target:g}")
+    """Hours and cost of `target` units at each size, and the cheapest size in time."""
     sizes = []
     for point in points:
         hours = target / point["effective"] / 3600 if point["effective"] else None

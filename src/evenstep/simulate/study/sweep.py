@@ -138,8 +138,6 @@ def plan(
 
 
 def _check(axes: Sequence[Axis], repeats: int) -> None:
-    if repeats < 1:
-        raise UsageError(f"--repeats must be at least 1, found {repeats}")
     fields = [axis.field for axis in axes]
     twice = next((field for field in fields if fields.count(field) > 1), None)
     if twice is not None:
