@@ -110,6 +110,28 @@ def test_ranks_that_wait_for_each_other_apart_from_others_are_a_finding_of_their
     assert titles == ["Ranks 0 and 1 wait for each other", "Ranks 2 and 3 wait for each other"]
 
 
+def test_who_left_out_a_message_that_it_makes_in_other_steps_keeps_the_others_waiting():
+    """A step is two messages from rank 0 to rank 1, and one back. In the last, rank 1 receives one
+    and sends, so that each waits in a send for the other."""
+    trace, last = World().trace(), World().steps
+    end, calls = int(trace.events.exit_ns.max()), [(Op.SEND, Op.RECV)] * 2 + [(Op.RECV, Op.SEND)]
+    for step in range(last - 4, last + 1):
+        for turn, ops in enumerate(calls):
+            at, done = end + (100 * (step - last) + 10 * turn) * MS, step < last or turn == 0
+            for rank in (0, 1) if done else (turn - 1,):
+                trace = with_rows(
+                    trace, kind=Kind.POINT_TO_POINT, rank=rank, peer_or_root=1 - rank, op=ops[rank],
+                    step=step, group_seq=step * 2 + turn if turn < 2 else step,
+                    bytes_in=4096, enter_ns=at, exit_ns=(at + 5 * MS) * done,
+                )  # fmt: skip
+    trace = with_rows(trace, kind=Kind.SAMPLE, rank=0, enter_ns=end + LONG, step=last)
+    for info in trace.ranks.values():
+        info.closed = False
+    finding = hang_of(trace)
+    assert finding.where.ranks == [1]
+    assert finding.title == "Rank 1 never received"
+
+
 def test_who_keeps_several_waiting_is_told_once():
     waits = {"kind": Kind.POINT_TO_POINT, "peer_or_root": 2, "group_seq": 0}
     rows = {1: {**waits, "op": Op.RECV}, 3: {**waits, "op": Op.SEND}}

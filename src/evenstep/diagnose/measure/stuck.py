@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evenstep.diagnose.sentences import say
-from evenstep.trace.columns import Array, Columns
+from evenstep.trace.columns import Array, Columns, key_numbers, rows_by_key
 from evenstep.trace.spool.layout import SYNCHRONIZING_OPS, Flag, Kind, Op
 from evenstep.trace.trace import Trace
 
@@ -70,7 +70,8 @@ def stuck(trace: Trace) -> list[Stuck]:
     """The earliest open operation of each group, without those held up by another one.
 
     A missing rank that itself waits in another operation is a victim. Where all operations wait for
-    one another in a circle, those of the circle are returned.
+    one another in a circle, or every member came, it is the one that left out a message; else those
+    of the circle are returned.
     """
     found = _collectives(trace) + _messages(trace)
     held_up = {rank for place in found for rank in place.waiting}
@@ -79,14 +80,38 @@ def stuck(trace: Trace) -> list[Stuck]:
     clear = [place for place in roots if not set(place.missing) & held_up]
     named = {rank for place in clear for rank in place.missing}
     own = [[rank for rank in place.missing if rank not in held_up] for place in roots]
-    return (
-        [
-            place._replace(missing=missing)
-            for place, missing in zip(roots, own, strict=True)
-            if place in clear or set(missing) - named
-        ]
-        or _circle(found)
-        or found
+    found_out = [
+        place._replace(missing=missing)
+        for place, missing in zip(roots, own, strict=True)
+        if place in clear or set(missing) - named
+    ]
+    if any(place.missing or place.different or place.untraced for place in found_out):
+        return found_out
+    return _without_message(trace, found) or found_out or _circle(found) or found
+
+
+def _without_message(trace: Trace, found: list[Stuck]) -> list[Stuck]:
+    """Of messages that are stuck, the one whose peer alone did not make all the calls for messages
+    that it makes in other steps, and went on: one missing from the peer's calls."""
+    first = min((place.step for place in found), default=0)
+    events = trace.of_kind(Kind.POINT_TO_POINT)
+    odd = [rank for rank in trace.ranks if _leaves_out(events, rank, first)]
+    mine = [place for place in found if [place.peer] == odd]
+    return [mine[0]._replace(missing=odd)] if mine else []
+
+
+def _leaves_out(events: Columns, rank: int, first: int) -> bool:
+    """Whether a rank's messages in this step or a later one are other than in any step before; of
+    its last step, which may be incomplete, as far as it came."""
+    rows = events.select(events["rank"] == rank).sorted_by("seq")
+    call = key_numbers(*(rows[name] for name in ("group", "op", "peer_or_root", "payload")))
+    made = [tuple(call[part].tolist()) for part in rows_by_key(rows.step)]
+    steps = np.unique(rows.step)
+    usual = {calls for step, calls in zip(steps, made, strict=True) if step < first}
+    late = made[np.searchsorted(steps, first) :]
+    whole = any(calls not in usual for calls in late[:-1])
+    return bool(usual) and (
+        whole or any(calls not in {one[: len(calls)] for one in usual} for calls in late[-1:])
     )
 
 
