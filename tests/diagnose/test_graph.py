@@ -266,7 +266,7 @@ def test_what_a_device_computed_tells_what_it_waited_for():
             "lane": lanes, "step": steps, "enter_ns": enter, "operation": np.arange(24),
             "leave_ns": enter + np.where(lanes == 0, 6 * MS, MS // 2), "sends": lanes >= 0,
             "on_device": lanes >= 0, "computed_ns": steps * np.where(lanes == 0, 12.0, 17.5) * MS,
-            "idled_ns": np.zeros(24), "freed_ns": np.zeros(24), "held_ns": np.zeros(24),
+            "idled_ns": np.zeros(24), "freed_ns": np.zeros(24), "kernel": np.arange(24),
         }
     )  # fmt: skip
     nothing = np.zeros(24, np.int64)
@@ -291,7 +291,8 @@ def test_who_waits_on_a_real_device_for_a_late_loader_does_not_pass_for_a_slow_o
             "lane": lane, "step": step, "operation": operation, "on_device": lane >= 0,
             "sends": lane >= 0, "enter_ns": enter * 1000, "leave_ns": leave * 1000,
             "slack_ns": slack * 1000, "computed_ns": np.full(len(lane), np.nan),
-            **{name: np.zeros(len(lane)) for name in ("idled_ns", "freed_ns", "held_ns")},
+            "kernel": np.arange(len(lane)),
+            **{name: np.zeros(len(lane)) for name in ("idled_ns", "freed_ns")},
         }
     )  # fmt: skip
     nothing = np.zeros(operation.max() + 1, np.int64)
@@ -315,7 +316,7 @@ def test_a_device_that_was_idle_until_an_operation_was_over_waited_for_it():
             "operation": 2 * step + second, "on_device": lane >= 0, "sends": lane >= 0,
             "leave_ns": 20 * MS * step + np.where(second, 13, 8) * MS,
             "computed_ns": (done + 7 * MS * second).astype(float),
-            "idled_ns": np.where(second, 0.0, 5 * MS), "held_ns": np.zeros(48),
+            "idled_ns": np.where(second, 0.0, 5 * MS), "kernel": np.arange(48),
             "freed_ns": np.where(second, 0.0, done + 3 * MS),
         }
     )  # fmt: skip

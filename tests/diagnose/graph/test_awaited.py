@@ -210,7 +210,8 @@ def steps_of(enter, leave, **more):
         "enter_ns": enter.reshape(-1) * MS, "leave_ns": leave.reshape(-1) * MS,
         "operation": np.arange(enter.size), "on_device": np.zeros(enter.size, bool),
         "computed_ns": np.full(enter.size, NAN), "sends": np.zeros(enter.size, bool),
-        **{name: np.zeros(enter.size, int) for name in ("idled_ns", "freed_ns", "held_ns")},
+        "kernel": np.arange(enter.size),
+        **{name: np.zeros(enter.size, int) for name in ("idled_ns", "freed_ns")},
     }  # fmt: skip
     return Columns(rows | more)
 
@@ -282,7 +283,7 @@ def lane_rows(lane, step, enter, leave, **more):
         "lane": np.array(lane), "step": np.array(step), "enter_ns": np.array(enter) * MS,
         "leave_ns": np.array(leave) * MS, "operation": np.arange(count),
         "on_device": np.ones(count, bool), "sends": np.zeros(count, bool),
-        "computed_ns": np.full(count, NAN), "held_ns": np.zeros(count, int),
+        "computed_ns": np.full(count, NAN), "kernel": np.arange(count),
         "idled_ns": np.zeros(count), "freed_ns": np.zeros(count), "after": np.full(count, -1),
     }  # fmt: skip
     return Columns(rows | more)

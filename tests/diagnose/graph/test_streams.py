@@ -7,11 +7,12 @@ from evenstep.diagnose.graph.streams import (
     idle_before,
     idle_until_over,
     issue_line,
-    kernels,
+    kernels_before,
     on_one_clock,
+    with_kernels,
     with_stream_order,
 )
-from evenstep.diagnose.graph.structure import Intervals
+from evenstep.diagnose.graph.structure import Intervals, row_numbers
 from evenstep.trace.columns import Columns
 from tests.diagnose.synthetic import MS
 
@@ -19,18 +20,27 @@ US = 1000
 
 
 def table(**columns):
+    """Rows, each of a kernel of its own but for those that begin and end together."""
     rows = {name: np.array(of) for name, of in columns.items()}
     count = len(rows["lane"])
-    return Columns({"held_ns": np.zeros(count, np.int64)} | rows)
+    yes = np.ones(count, bool)
+    rows = {"on_device": yes, "decides": yes, "waits": yes} | rows
+    rows = {"held_ns": np.zeros(count, np.int64)} | rows
+    together = row_numbers(*(rows[name] for name in ("lane", "enter_ns", "held_ns", "leave_ns")))
+    return Columns({"kernel": together} | rows)
 
 
 def test_messages_of_one_kernel_begin_and_end_together_on_one_lane():
+    """Within 20 µs, the least that stamps of streams tell; a collective is a kernel of its own."""
     rows = table(
-        lane=[0, 0, 1, 0, 0], enter_ns=[5, 3, 5, 5, 5], held_ns=[0, 2, 0, 0, 1],
-        leave_ns=[9, 9, 9, 8, 9],
+        lane=[0, 0, 1, 0, 0, 0], seq=range(6), operation=[0, 1, 0, 2, 3, 4], leave_ns=[90 * US] * 6,
+        enter_ns=[5 * US, 3 * US, 5 * US, 40 * US, 41 * US, 42 * US],
+        held_ns=[0, 2 * US, 0, 0, 1, 0],
     )  # fmt: skip
-    numbers = kernels(rows).tolist()
-    assert numbers[0] == numbers[1]  # begun at 5, the one 2 after compute had come to it
+    message = np.array([True, True, True, True, False])
+    numbers = with_kernels(rows, Columns({"message": message})).kernel.tolist()
+    assert numbers[0] == numbers[1]
+    assert numbers[3] == numbers[4]
     assert len(set(numbers)) == 4
 
 
@@ -190,15 +200,38 @@ def test_an_order_is_that_of_a_lane_a_step_and_a_stream_by_issue(changed, after)
     assert with_stream_order(streams(**changed), ALONE).after.tolist() == after
 
 
-def test_a_message_comes_after_the_first_of_its_direction_in_the_kernel_before():
-    """Operations 0 and 1 are sends of one kernel, then come a send and a receive."""
+def test_a_message_comes_after_all_that_the_kernel_before_it_carries():
+    """Operations 0 and 1 are of one kernel, then come a send and a receive."""
     rows = streams(
-        stream=[7] * 4, sends=[True, True, True, False],
-        enter_ns=[0, 0, 10 * MS, 30 * MS], leave_ns=[9 * MS, 9 * MS, 20 * MS, 40 * MS],
+        stream=[7] * 4, enter_ns=[0, 0, 10 * MS, 30 * MS],
+        leave_ns=[9 * MS, 9 * MS, 20 * MS, 40 * MS],
     )  # fmt: skip
-    assert with_stream_order(rows, ALONE).after.tolist() == [-1, -1, 0, 2]
-    rows = rows.with_column("sends", np.array([True, True, False, False]))
-    assert with_stream_order(rows, ALONE).after.tolist() == [-1, -1, 1, 2]
+    before = kernels_before(with_stream_order(rows, ALONE))
+    assert before.tolist() == [-1, -1, rows.kernel[0], rows.kernel[2]]
+
+
+@pytest.mark.parametrize(
+    ("leave", "after"),
+    [
+        ([10, 30, 40, 50], [-1, 0, 1, 2]),  # ms: all in the order of issue
+        ([10, 0, 40, 0], [-1, 0, 1, 2]),  # ends that nobody waited for tell nothing
+        ([10, 60, 40, 70], [-1, -1, 0, 1]),  # the third before the second: a stream for each pair
+        ([40, 60, 10, 50], [-1] * 4),  # nor that
+    ],
+)
+def test_messages_run_in_their_groups_stream_or_their_pairs_where_no_end_denies_it(leave, after):
+    """Lane 1 sends to lanes 0 and 2 in turn; theirs are operations of one member."""
+    rows = streams(
+        stream=[0] * 4, lane=[1] * 4, sends=[True] * 4, enter_ns=[0, MS, 2 * MS, 3 * MS],
+        leave_ns=[one * MS for one in leave],
+    )  # fmt: skip
+    peers = table(
+        lane=[0, 2, 0, 2], step=[0] * 4, seq=range(4), operation=range(4), stream=[0] * 4,
+        sends=[False] * 4, calls=[False] * 4, enter_ns=[0] * 4, leave_ns=[0] * 4,
+    ).with_column("kernel", np.arange(10, 14))  # fmt: skip
+    both = Columns.concatenate([rows, peers.only(*rows)])
+    operations = ALONE.with_columns(message=np.ones(4, bool), group=np.zeros(4, int))
+    assert with_stream_order(both, operations).after[:4].tolist() == after
 
 
 def test_a_lane_that_shares_only_kernels_of_several_messages_is_placed_before_others_like_it():

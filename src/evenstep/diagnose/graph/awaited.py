@@ -22,7 +22,7 @@ from evenstep.diagnose.graph.gaps import (
     gaps_between,
     weighted_median,
 )
-from evenstep.diagnose.graph.streams import AT_ONCE_NS, CROSSING_NS, TELLING, kernels
+from evenstep.diagnose.graph.streams import AT_ONCE_NS, CROSSING_NS, TELLING
 from evenstep.diagnose.graph.structure import TimeLine, means, row_hash, row_numbers
 from evenstep.diagnose.levels import MINOR, MOST, NEARLY_ALL, SEVERAL
 from evenstep.trace.columns import Array, Columns, begins
@@ -50,7 +50,7 @@ def infer_waits(rows: Columns, operations: Columns, over_ns: Array) -> Awaited:
     """
     if not rows.on_device.any():
         return _infer_waits(rows, operations, over_ns)
-    last = np.flatnonzero((np.diff(kernels(rows), append=-1) != 0) | ~rows.on_device)
+    last = np.flatnonzero((np.diff(rows.kernel, append=-1) != 0) | ~rows.on_device)
     found = _infer_waits(rows.select(last), operations, over_ns)
     return found if len(last) == len(rows) else _of_members(found, last, len(rows))
 
@@ -66,7 +66,7 @@ def _of_members(found: Awaited, last: Array, count: int) -> Awaited:
 
 
 def _infer_waits(rows: Columns, operations: Columns, over_ns: Array) -> Awaited:
-    over = np.where(rows.on_device, rows.leave_ns, over_ns[rows.operation])
+    over = np.where(rows.on_device & (rows.leave_ns > 0), rows.leave_ns, over_ns[rows.operation])
     entered = entered_kinds(rows, operations)
     gaps = gaps_between(rows, over, places_of(rows, entered), entered)
     return _waits_of_rows(rows, gaps, shares_of(rows, operations, gaps))
@@ -76,9 +76,17 @@ def shares_of(rows: Columns, operations: Columns, gaps: Gaps) -> Array:
     """How much of each kind's work is done before it waits, (kinds, FURTHEST), nan: no wait."""
     usual, share = (of(rows, operations, gaps) for of in (usual_shares, _shares_alike))
     received = operations.message[rows.operation[gaps.row - 1]] & np.isnan(gaps.computed)
+    for over, first in zip(
+        gaps.over[1:], gaps.row - np.arange(2, FURTHEST + 1)[:, None], strict=True
+    ):
+        received &= (over <= 0) | rows.sends[first] | ~operations.message[rows.operation[first]]
     sure = (means(received, gaps.kind) > MOST) & (share[:, 0] == 0) & (usual[:, 0] == 0)
-    seen, told = _shares_by_idle_time(rows, gaps)
-    share = np.where(told[:, None], seen, share)
+    told = np.zeros(len(share), bool)
+    for seen, known in (
+        _shares_of_batches(rows, operations, gaps),
+        _shares_by_idle_time(rows, gaps),
+    ):
+        share, told = np.where(known[:, None], seen, share), told | known
     follows = _in_stream(rows, gaps)
     share[follows] = np.nan
     share[follows, 0], told = 0.0, told | follows
@@ -170,13 +178,7 @@ def _shares_by_idle_time(rows: Columns, gaps: Gaps) -> tuple[Array, Array]:
     if not len(first):
         return share, np.zeros(len(share), bool)
     idle = np.where(np.isnan(gaps.computed), 0.0, gaps.lasted - gaps.computed)
-    entered = TimeLine(rows.lane, rows.enter_ns)
-    row = entered.before(rows.lane[first], rows.leave_ns[first] - AT_ONCE_NS - 1)
-    row = np.maximum(row, first + 1)
-    there = row < len(rows)
-    there[there] = rows.lane[row[there]] == rows.lane[first[there]]
-    there &= row - first <= FURTHEST
-    first, row = first[there], row[there]
+    first, row = _until_over(rows, first)
     gap = np.searchsorted(gaps.row, row)
     since = np.maximum(rows.leave_ns[first] - rows.idled_ns[first], rows.enter_ns[row - 1])
     length = np.maximum(rows.leave_ns[first] - since, 0)
@@ -191,8 +193,53 @@ def _shares_by_idle_time(rows: Columns, gaps: Gaps) -> tuple[Array, Array]:
         np.append(part, 0.0), np.append(length, 0.0), np.append(place, share.size - 1)
     )
     share[much] = usual.reshape(share.shape)[much]
-    share = np.where(share < TELLING, 0.0, np.where(share > 1 - TELLING, 1.0, share))
-    return share, told
+    return _rounded(share), told
+
+
+def _until_over(rows: Columns, first: Array) -> tuple[Array, Array]:
+    """Those of the given rows in which the gap is known that their operation ended in, and the row
+    that follows that gap."""
+    entered = TimeLine(rows.lane, rows.enter_ns)
+    row = entered.before(rows.lane[first], rows.leave_ns[first] - AT_ONCE_NS - 1)
+    row = np.maximum(row, first + 1)
+    there = row < len(rows)
+    there[there] = rows.lane[row[there]] == rows.lane[first[there]]
+    there &= row - first <= FURTHEST
+    return first[there], row[there]
+
+
+def _shares_of_batches(rows: Columns, operations: Columns, gaps: Gaps) -> tuple[Array, Array]:
+    """Shares by the ends of batches, which are seen where the stream has waited for them: the part
+    of the work done before is what follows less than where nothing held it up. Also, which kinds
+    are told of so."""
+    share = np.full((int(gaps.kind.max(initial=-1)) + 1, FURTHEST), np.nan)
+    unseen = rows.on_device & (rows.leave_ns == 0)
+    if not unseen.any():
+        return share, np.zeros(len(share), bool)
+    group = operations.group[rows.operation] + 1
+    batch = np.bincount(group, unseen)[group] > 0
+    first, row = _until_over(
+        rows, np.flatnonzero(batch & ~unseen & operations.message[rows.operation])
+    )
+    gap = np.searchsorted(gaps.row, row)
+    place = gaps.kind[gap] * FURTHEST + row - first - 1
+    count = np.bincount(place, minlength=share.size).reshape(share.shape)
+    often = count > MINOR * np.bincount(gaps.kind)[:, None]
+    free = np.ones(len(gaps.row), bool)
+    free[gap] = False
+    whole = weighted_median(gaps.lasted, free, gaps.kind)[:, None]
+    rest = (rows.enter_ns[row] - rows.leave_ns[first]).astype(float)
+    last = np.append(place, share.size - 1)
+    rest = weighted_median(np.append(rest, 0.0), np.append(place >= 0, False), last)
+    rest = np.maximum(rest, 0.0).reshape(share.shape)
+    part = np.where(whole > 0, 1 - rest / np.maximum(whole, 1.0), rest <= AT_ONCE_NS)
+    share[often] = _rounded(part)[often]
+    return share, np.asarray(often.any(axis=1))
+
+
+def _rounded(part: Array) -> Array:
+    """Parts of a work, all or nothing where that is nearly so."""
+    return np.where(part < TELLING, 0.0, np.where(part > 1 - TELLING, 1.0, part))
 
 
 def _waits_of_rows(rows: Columns, gaps: Gaps, share: Array) -> Awaited:

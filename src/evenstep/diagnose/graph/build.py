@@ -21,7 +21,7 @@ from evenstep.diagnose.graph.lanes import (
     rows_of,
 )
 from evenstep.diagnose.graph.reached import with_reached
-from evenstep.diagnose.graph.segments import segments
+from evenstep.diagnose.graph.segments import ROUNDS, segments
 from evenstep.diagnose.graph.structure import (
     NO_HOST,
     NO_INTERVALS,
@@ -56,7 +56,8 @@ def graph(trace: Trace, clocks: Clocks, steps: Array, ranks: Array) -> Graph:
         found = _restrict(found, device[found.rows.lane] == found.rows.on_device)
         clock = _clocks_read(trace, clocks, ranks)
         issued = ~np.isin(ranks, entered_on_device(trace))
-        rows, ahead = _align(_with_phase(trace, clocks, ranks, found.rows), issued, clock)
+        rows = streams.with_kernels(found.rows, found.operations)
+        rows, ahead = _align(_with_phase(trace, clocks, ranks, rows), issued, clock)
         found = found._replace(rows=rows)
     lost = np.isin(ranks, list(clocks.unplaced)) & ~device
     found = _restrict(found, ~lost[found.rows.lane]) if lost.any() else found
@@ -174,7 +175,10 @@ def _align(rows: Columns, issued: Array, clock: Array) -> tuple[Columns, Array]:
         slack[:] = NO_HOST  # the source has one time for both: entries of devices stand for calls
     for name in ("enter_ns", "leave_ns"):
         column = rows[name].copy()
-        column[chosen] = moved[name] + np.rint(first.at(moved[name])).astype(np.int64)
+        known = moved[name] != 0
+        column[chosen[known]] = moved[name][known] + np.rint(first.at(moved[name][known])).astype(
+            np.int64
+        )
         rows = rows.with_column(name, column)
     return rows.with_column("slack_ns", slack), ahead
 
@@ -292,34 +296,57 @@ def _with_usual_messages(span: LaneExtent, found: Entries, ended: Array) -> Arra
     """
     rows, operations = found.rows, found.operations
     begun = rows.enter_ns + rows.held_ns  # a stream may be busy when compute reaches the message
-    begin, number = _reduce(found, begun, rows.decides, np.maximum, -(2**62)), rows.operation
+    entered, number = _reduce(found, begun, rows.decides, np.maximum, -(2**62)), rows.operation
     receiving = operations.message[number] & ~rows.sends
-    entered = _reduce(found, rows.enter_ns, receiving, np.maximum, -(2**62))
-    took = np.maximum(ended - begin, 0).astype(float)
+    received = _reduce(found, rows.enter_ns, receiving, np.maximum, -(2**62))
     names = [span.trace.ranks[int(rank)].node for rank in span.ranks]
     node = np.unique(names, return_inverse=True)[1].reshape(-1)[rows.lane]
     ends = (_reduce(found, node, node >= 0, of, 0) for of in (np.minimum, np.maximum))
     kind = row_numbers(operations.size_bytes, np.equal(*ends))
     channel = row_numbers(kind, operations.queue)
-    blocked = rows.waits & _is_blocked(span, found)
-    wait = row_numbers(rows.lane, rows.leave_ns)
+    blocked = rows.waits & (rows.leave_ns > 0) & _is_blocked(span, found)
+    wait, before = row_numbers(rows.lane, rows.leave_ns), np.full(len(rows), -1)
+    if span.device.any():
+        before = streams.kernels_before(rows)
+        wait = row_numbers(rows.lane, np.where(rows.on_device, rows.kernel, rows.leave_ns))
     alone = np.bincount(number, blocked & (np.bincount(wait)[wait] == 1)) > 0
     soonest = _reduce(found, rows.leave_ns, blocked, np.minimum, 2**62)
     latest = _reduce(found, rows.leave_ns, blocked, np.maximum, -(2**62))
     both = (np.bincount(number, blocked) > 1) & (latest - soonest <= TELLING_NS)
-    held = alone & (ended - np.maximum(entered, begin) >= TELLING_NS)
     sure = operations.message & (alone | both)
-    usual = most = _quiet_durations(took, channel, operations.message, took)  # an end is a bound
-    for _ in range(2):
-        expected = np.minimum(_quiet_durations(took, channel, sure, usual), most) + begin
-        last = np.full(len(rows), -np.inf)
-        np.maximum.at(last, wait, expected[number])
-        seen = np.bincount(number, blocked & (expected[number] == last[wait])) > 0
-        awaited = operations.message & (seen & (entered <= begin) | held)
-        usual = _quiet_durations(took, kind, awaited, most)
-    usual = np.minimum(_quiet_durations(took, channel, awaited, usual), most)
-    known = awaited | ~operations.message
-    return np.where(known, ended, begin + np.minimum(took, usual)).astype(np.int64)
+    seen = operations.message & (np.bincount(number, rows.leave_ns > 0) > 0)
+    over = np.where(operations.message & ~seen, entered, ended)
+    for _ in range(ROUNDS if (before >= 0).any() else 1):
+        begin = np.maximum(entered, _free_ns(rows, before, over))
+        took = np.where(seen, np.maximum(ended - begin, 0), np.inf)
+        held = alone & (ended - np.maximum(received, begin) >= TELLING_NS)
+        usual = most = _quiet_durations(took, channel, seen, took)  # an end is a bound
+        for _ in range(2):
+            expected = np.minimum(_quiet_durations(took, channel, sure, usual), most) + begin
+            last = np.full(len(rows), -np.inf)
+            np.maximum.at(last, wait, expected[number])
+            told = np.bincount(number, blocked & (expected[number] == last[wait])) > 0
+            awaited = seen & (told & (received <= begin) | held)
+            usual = _quiet_durations(took, kind, awaited, most)
+        usual = np.minimum(_quiet_durations(took, channel, awaited, usual), most)
+        lasts = np.minimum(took, usual)
+        lasts = begin + np.where(np.isfinite(lasts), lasts, 0).astype(np.int64)
+        previous, over = over, np.where(awaited | ~operations.message, ended, lasts)
+        if (over == previous).all():
+            break
+    return over
+
+
+def _free_ns(rows: Columns, before: Array, over: Array) -> Array:
+    """When all kernels that each operation comes after are over: (operations,), very early if it
+    comes after none. `before`: the kernel that each row comes after, -1 none."""
+    found = np.full(len(over), -(2**62))
+    if (before < 0).all():
+        return found
+    done = np.full(int(rows.kernel.max()) + 2, -(2**62))  # the last: of none
+    np.maximum.at(done, rows.kernel, over[rows.operation])
+    np.maximum.at(found, rows.operation[rows.decides], done[before[rows.decides]])
+    return found
 
 
 def _quiet_durations(took: Array, kind: Array, chosen: Array, otherwise: Array) -> Array:

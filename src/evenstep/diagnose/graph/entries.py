@@ -217,9 +217,10 @@ def stamps(trace: Trace, events: Columns, clocks: Clocks) -> Columns:
         return found.with_columns(**dict.fromkeys(nothing, np.zeros(len(enter), np.int8)))
     told = np.isin(events["rank"], entered_on_device(trace))
     came = np.where(told, events.enter_ns, events.device_enter_ns)
+    seen = events.device_exit_ns > events.device_enter_ns  # else the batch had ended when awaited
     return found.with_columns(
         enter_ns=np.where(device, came, enter),
-        leave_ns=np.where(device, events.device_exit_ns, leave),
+        leave_ns=np.where(device, events.device_exit_ns * seen, leave),
         issued_ns=enter,
         seen_ns=leave,
         held_ns=np.where(device, np.maximum(events.device_enter_ns - came, 0), 0),

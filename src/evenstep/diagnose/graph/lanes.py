@@ -12,7 +12,8 @@ import numpy as np
 
 from evenstep.diagnose.graph.awaited import Awaited, infer_waits
 from evenstep.diagnose.graph.entries import Entries
-from evenstep.diagnose.graph.structure import TimeLine, grouped_order, row_numbers
+from evenstep.diagnose.graph.streams import kernels_before
+from evenstep.diagnose.graph.structure import NO_ENTRY, TimeLine, grouped_order, row_numbers
 from evenstep.diagnose.levels import MOST, NEARLY_ALL
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Array, Columns, begins, run_numbers, running_maximum
@@ -82,7 +83,8 @@ def rows_of(span: LaneExtent, found: Entries, operations: Columns) -> tuple[Colu
         parts.append(_table(unknown, number, number, CALL))
         operations = Columns.concatenate([operations, single_operations(unknown, operations)])
     if span.device.any():
-        parts += _device_rows(span, found, over)
+        more, operations = _device_rows(span, found, operations, over)
+        parts += more
     rows = Columns.concatenate(parts)
     return rows.select(_in_order(rows)), operations
 
@@ -340,8 +342,11 @@ def _furthest_before(lane: Array, last: Array) -> Array:
 # -- streams ---------------------------------------------------------------------------------------
 
 
-def _device_rows(span: LaneExtent, found: Entries, over: Array) -> list[Columns]:
-    """Entries of streams, the waits of their compute, and the ends of their steps."""
+def _device_rows(
+    span: LaneExtent, found: Entries, operations: Columns, over: Array
+) -> tuple[list[Columns], Columns]:
+    """Entries of streams, the waits of their compute, and the ends of their steps; and the
+    operations, with the ends of kernels."""
     rows = found.rows.select(found.rows.on_device)
     rows = rows.select(np.lexsort([rows.seq, ~rows.sends, rows.enter_ns, rows.lane]))
     rows = rows.with_column("seq", np.arange(len(rows)))  # sends first on every rank of a ring
@@ -361,12 +366,37 @@ def _device_rows(span: LaneExtent, found: Entries, over: Array) -> list[Columns]
     since = np.maximum(waited.since_ns, np.where(crosses, resumed[step], 0))
     waited = waited._replace(since_ns=since)
     finals = rows.select(last[step[left]]).with_column("operation", rows.operation[left])
+    rows, kernels, operations = _with_kernel_ends(rows, operations)
     return [
         _entry_rows(rows, (waited.ahead == 1) & ~waited.worked),
         *_deferred_waits(rows, waited),
         _table(finals, None, finals.operation, WAIT),
         _table(ends, None, None, STEP_END),
-    ]
+        kernels,
+    ], operations
+
+
+def _with_kernel_ends(rows: Columns, operations: Columns) -> tuple[Columns, Columns, Columns]:
+    """The entries of streams; rows and operations with one more for each kernel of several messages
+    that others come `after`: it is over when all of them are."""
+    kernel, before = rows.kernel, kernels_before(rows)
+    several = np.bincount(kernel, minlength=1) > 1
+    named = several & (np.bincount(before + 1, minlength=len(several) + 1)[1:] > 0)
+    number = np.append(np.where(named, len(operations) + np.cumsum(named) - 1, NONE), NONE)
+    members = np.flatnonzero(named[kernel])
+    table = rows.select(members).only("lane", "step", "enter_ns", "leave_ns", "seq")
+    _, heads, of = np.unique(kernel[members], return_index=True, return_inverse=True)
+    over = np.zeros(len(heads), np.int64)
+    np.maximum.at(over, of, operations.over_ns[rows.operation[members]])
+    ends = single_operations(table.select(heads).with_column("leave_ns", over), operations)
+    table = table.with_column("after", rows.operation[members])
+    table = table.with_column("slack_ns", np.full(len(members), NO_ENTRY))
+    after = np.where(number[before] >= 0, number[before], rows.after)
+    return (
+        rows.with_column("after", after),
+        _table(table, number[kernel[members]], None, ENTRY),
+        Columns.concatenate([operations, ends]) if len(ends) else operations,
+    )
 
 
 def _awaited_at_end(

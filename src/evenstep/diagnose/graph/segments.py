@@ -16,6 +16,7 @@ from evenstep.diagnose.graph.lanes import NONE, STEP_END, WORKED, single_operati
 from evenstep.diagnose.graph.schedule import Links
 from evenstep.diagnose.graph.streams import CROSSING_NS
 from evenstep.diagnose.graph.structure import (
+    NO_ENTRY,
     NO_INTERVALS,
     Batch,
     Graph,
@@ -337,9 +338,10 @@ def _resumption_rows(
     variance. Of such rows it is the last; where entries of a lane tell when compute got to them,
     of those that are mostly there before the issue.
     """
-    told = np.bincount(rows.lane, (rows.enter >= 0) & (rows.slack_ns < 0)) > 0
+    enters = (rows.enter >= 0) & (rows.slack_ns > NO_ENTRY)
+    told = np.bincount(rows.lane, enters & (rows.slack_ns < 0)) > 0
     lane = rows.lane[entry]
-    event = np.flatnonzero((rows.enter >= 0) | rows.ends)
+    event = np.flatnonzero(enters | rows.ends)
     last = np.append(event[1:], len(rows)) - 1  # row before the next event
     time = resumed[last]
     own = np.searchsorted(event, entry)

@@ -13,7 +13,7 @@ import numpy as np
 
 from evenstep.diagnose.graph.structure import Intervals, quantiles, row_hash, row_numbers
 from evenstep.diagnose.levels import LOW, MINOR, MOST, NEARLY_ALL, SURE
-from evenstep.trace.columns import Array, Columns, run_numbers
+from evenstep.trace.columns import Array, Columns, run_numbers, running_maximum
 
 FASTEST_DRIFT = 200e-6  # of a device's clock against its host's
 STRETCH = 64  # ends in each piece of the curve that follows a wandering clock
@@ -23,45 +23,64 @@ TELLING = 0.02  # of the time between two entries: shorter differences tell noth
 AT_ONCE_NS = 3_000  # from an operation's end to compute that waited for it: 66 of 66 on two H100s
 
 
-def kernels(rows: Columns) -> Array:
-    """A number for each row, the same for messages of a lane that one kernel carries."""
-    return row_numbers(rows.lane, rows.enter_ns + rows.held_ns, rows.leave_ns)
+def with_kernels(rows: Columns, operations: Columns) -> Columns:
+    """The rows with `kernel`, a number for each, the same for messages of a lane that one kernel
+    carries: issued one after the other, they begin and end together, but for what stamps cross."""
+    order = np.lexsort([rows.seq, rows.lane])
+    apart = ~operations.message[rows.operation[order]]
+    apart |= np.append(True, apart[:-1] | (np.diff(rows.lane[order]) != 0))[: len(order)]
+    for time in (rows.enter_ns + rows.held_ns, rows.leave_ns):
+        apart |= np.abs(np.diff(time[order], prepend=0)) > CROSSING_NS
+    kernel = np.empty(len(rows), np.int64)
+    kernel[order] = np.cumsum(apart) - 1
+    return rows.with_column("kernel", kernel)
 
 
 def on_one_clock(rows: Columns, lanes: int) -> Columns:
     """The entries of devices with their times on the clock of the first lane that has any.
 
     `rows` as in `Entries.rows`, all on devices. A kernel that carries several messages ends with
-    the last of them, so its end is used only where a lane has no other. Lanes that share no
-    operation with those aligned so far keep a clock of their own.
+    the last of them, so its end is used only where a lane has no other; and what else is known of
+    an operation, where it has none at all: members that need not wait for all, or need not be
+    waited for, end it on their own. Lanes that share no operation with those aligned so far keep a
+    clock of their own.
     """
-    enter, leave = rows.enter_ns.astype(np.int64), rows.leave_ns.astype(np.int64)
-    ends = np.full(int(rows.operation.max(initial=-1)) + 1, np.inf)
+    known, enter = rows.leave_ns != 0, rows.enter_ns.astype(np.int64)
+    seen = known & (np.bincount(rows.operation, ~(rows.decides & rows.waits)) == 0)[rows.operation]
+    leave = np.where(known, rows.leave_ns, enter)
+    ends = np.full((2, int(rows.operation.max(initial=-1)) + 1), np.inf)  # those seen, and all
     order = np.argsort(rows.lane, kind="stable")
     edges = np.searchsorted(rows.lane[order], np.arange(lanes + 1))
     mine = [order[a:b] for a, b in pairwise(edges)]
-    kernel = kernels(rows)
-    single = np.bincount(kernel)[kernel] == 1
+    kernel = rows.kernel
+    tries = (
+        (ends[0], seen & (np.bincount(kernel)[kernel] == 1)),
+        (ends[0], seen),
+        (ends[1], order >= 0),
+    )
     waiting = [lane for lane in range(lanes) if len(mine[lane])]
 
-    def shared(lane: int, usable: Array) -> Array:
+    def shared(lane: int, ended: Array, usable: Array) -> Array:
         at = mine[lane]
-        return np.asarray(at[np.isfinite(ends[rows.operation[at]]) & usable[at]])
+        return np.asarray(at[np.isfinite(ended[rows.operation[at]]) & usable[at]])
 
     while waiting:
-        found = [lane for lane in waiting if len(shared(lane, single))]
-        found = found or [lane for lane in waiting if len(shared(lane, np.ones_like(single)))][:1]
+        for ended, usable in tries:
+            found = [lane for lane in waiting if len(shared(lane, ended, usable))]
+            if found:
+                break
+        found = found if usable is tries[0][1] else found[:1]
         for lane in found or waiting[:1]:
-            at, known = mine[lane], shared(lane, single)
-            known = known if len(known) else shared(lane, np.ones_like(single))
-            if len(known):
-                own = leave[known].astype(float)
-                offset = _offset(own, ends[rows.operation[known]] - own)
+            at, told = mine[lane], shared(lane, ended, usable)
+            if len(told):
+                own = leave[told].astype(float)
+                offset = _offset(own, ended[rows.operation[told]] - own)
                 enter[at] += np.rint(offset.at(enter[at])).astype(np.int64)
                 leave[at] += np.rint(offset.at(leave[at])).astype(np.int64)
-            np.minimum.at(ends, rows.operation[at], leave[at])
+            np.minimum.at(ends[1], rows.operation[at], leave[at])
+            np.minimum.at(ends[0], rows.operation[at], np.where(seen[at], leave[at], np.inf))
             waiting.remove(lane)
-    return rows.with_column("enter_ns", enter).with_column("leave_ns", leave)
+    return rows.with_column("enter_ns", enter).with_column("leave_ns", np.where(known, leave, 0))
 
 
 def idle_until_over(computes: Intervals, lane: Array, enter_ns: Array, leave_ns: Array) -> Array:
@@ -103,8 +122,9 @@ def with_stream_order(rows: Columns, operations: Columns) -> Columns:
     Such a collective's entry is moved to when compute reached what was issued before it.
     """
     after, busy = np.full(len(rows), -1, np.int32), np.zeros(len(rows), bool)
-    if rows.stream.any():
-        after, busy = _on_streams(rows)
+    stream = _stream_numbers(rows, operations)
+    if stream.any():
+        after, busy = _on_streams(rows.with_column("stream", stream))
     queue = operations.queue[~operations.message]
     if (queue[1:] == queue[:-1]).all():  # in order anyway
         return rows.with_column("after", after)
@@ -149,26 +169,53 @@ def move_sooner(rows: Columns, which: Array | slice, sooner: Array) -> Columns:
     return rows.with_column("enter_ns", enter).with_column("slack_ns", slack)
 
 
-def _on_streams(rows: Columns) -> tuple[Array, Array]:
-    """The operation that each entry's stream carried out before it in the step, -1 none or not
-    known, and whether that kept the stream busy until the entry began.
+def _stream_numbers(rows: Columns, operations: Columns) -> Array:
+    """A number for each entry's stream, 0 not known: the recorded one; that of messages is their
+    group's, as of batches, or else their pair's, where no end ever comes out of order of issue."""
+    stream, message = rows.stream.astype(np.int64), operations.message[rows.operation]
+    if not message.any():
+        return stream
+    mine = np.flatnonzero(message & rows.on_device & (stream == 0))
+    mine = mine[np.lexsort([rows.seq[mine], rows.lane[mine]])]
+    lowest, highest = np.full(len(operations), 2**62), np.full(len(operations), -1)
+    for of, ends in ((np.minimum, lowest), (np.maximum, highest)):
+        of.at(ends, rows.operation, rows.lane)
+    group = operations.group
+    for key in (row_numbers(group), row_numbers(group, lowest, highest)):
+        number = key[rows.operation[mine]]
+        order = np.lexsort([np.arange(len(mine)), rows.lane[mine], number])
+        leave = rows.leave_ns[mine[order]]
+        latest = running_maximum(leave, run_numbers(number[order], rows.lane[mine[order]]))
+        wrong = np.bincount(number[order], (leave > 0) & (leave < latest - CROSSING_NS)) > 0
+        right = mine[~wrong[number]]
+        stream[right] = stream.max() + 1 + key[rows.operation[right]]
+        mine = mine[wrong[number]]
+    return stream
 
-    Of a previous kernel with several messages it is the first one of the same direction, or the
-    last of the other: the channel keeps messages in order.
-    """
+
+def kernels_before(rows: Columns) -> Array:
+    """The kernel that each entry comes `after`, -1 none."""
+    width = int(rows.operation.max(initial=0)) + 1
+    key = rows.lane * width + rows.operation
+    order = np.argsort(key)
+    before = order[np.searchsorted(key[order], rows.lane * width + rows.after) - len(order)]
+    return np.where(rows.after >= 0, rows.kernel[before], -1)
+
+
+def _on_streams(rows: Columns) -> tuple[Array, Array]:
+    """An operation of the kernel that each entry's stream carried out before it in the step, -1
+    none or not known, and whether that kept the stream busy until the entry began."""
     order = np.lexsort([rows.seq, rows.step, rows.stream, rows.lane])
     rows = rows.select(order)
     runs = run_numbers(rows.lane, rows.stream, rows.step)
-    kernel = run_numbers(kernels(rows))
+    kernel = run_numbers(rows.kernel)
     first = np.flatnonzero(np.diff(kernel, prepend=-1))
     last = first[kernel] - 1
     there = (rows.stream > 0) & (last >= 0) & (runs[last] == runs)
-    head = first[kernel[last]]
-    before = np.where(rows.sends[last] == rows.sends, head, last)
     began = rows.enter_ns + rows.held_ns
     after, busy = np.full(len(rows), -1, np.int32), np.zeros(len(rows), bool)
-    after[order] = np.where(there, rows.operation[before], -1)
-    busy[order] = there & (rows.leave_ns[before] >= began - CROSSING_NS)
+    after[order] = np.where(there, rows.operation[last], -1)
+    busy[order] = there & (rows.leave_ns[last] >= began - CROSSING_NS)
     return after, busy
 
 
@@ -190,6 +237,9 @@ def _surely_later(rows: Columns, line: Offset) -> float:
     """By how much hosts saw all ends later than `line` has them, less what the soonest look came
     after an end: of n looks at times that have nothing to do with the ends it is most surely below
     ln(1/p) n-ths of twice the mean."""
+    rows = rows.select(rows.leave_ns > 0)
+    if not len(rows):
+        return 0.0
     late = rows.seen_ns - rows.leave_ns - line.at(rows.leave_ns)
     look = row_numbers(rows.lane, rows.seen_ns)
     each = quantiles(late, look, 0.0, int(look.max()) + 1)

@@ -75,6 +75,7 @@ class Graph:
 
 
 NO_HOST = -1  # slack of entries that a host makes itself
+NO_ENTRY = -2  # of rows that a kernel's end is entered by
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 

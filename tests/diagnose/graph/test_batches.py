@@ -1,0 +1,91 @@
+"""Batches of messages on streams of devices: a pipeline by a recursion of its own."""
+
+import numpy as np
+import pytest
+
+from evenstep.diagnose.graph.replay import Change, replay, step_lengths
+from evenstep.diagnose.measure.grid import step_grid
+from evenstep.trace.columns import Columns
+from evenstep.trace.spool.layout import Flag, Kind, Op
+from evenstep.trace.spooled import EVENT_COLUMNS
+from evenstep.trace.trace import Group, RankInfo, Trace
+from tests.diagnose.synthetic import BOOT_NS, MS, TYPES
+
+STEPS, BATCHES, STAGES = 30, 8, 3
+MESSAGE = {"kind": Kind.POINT_TO_POINT, "bytes_in": 1_000_000, "device": 0}
+FLAGS = int(Flag.ON_DEVICE | Flag.ASYNC | Flag.EXIT_UPPER_BOUND)
+
+
+def pipeline(transfer_ms):
+    """Forward of three stages, 5 ms each; every receive and send is a batch, in one stream a stage.
+    A stage waits for what it receives, and for all it sent at the end of the step, which is a
+    barrier of .1 ms. Each message from the second stage to the third takes `transfer_ms`, of those
+    to the second .2 ms. Records, and how long all steps take."""
+    draws = 1 + 0.05 * np.random.default_rng(3).standard_normal((STEPS * BATCHES, STAGES))
+    compute, stream, ready = (np.zeros(STAGES) for _ in range(3))
+    rows = []
+
+    def record(rank, number, step, enter, end, **more):
+        own = BOOT_NS + np.array([enter, max(end, enter)]) * MS
+        rows.append(
+            MESSAGE | {"group_seq": number, "step": step, "flags": FLAGS, "rank": rank}
+            | {"enter_ns": own[0] - 0.3 * MS, "exit_ns": own[1] + MS} | more
+            | {"device_enter_ns": own[0], "device_exit_ns": own[1]}
+        )  # fmt: skip
+
+    for step in range(STEPS):
+        begun = compute.copy()
+        for batch in range(step * BATCHES, (step + 1) * BATCHES):
+            for stage in range(STAGES):
+                if stage:
+                    came, took = compute[stage], (0.2, transfer_ms)[stage - 1]
+                    end = max(ready[stage - 1], came, stream[stage]) + took
+                    message = {"op": Op.RECV, "peer_or_root": stage - 1}
+                    record(stage, batch, step, came, end, **message)
+                    stream[stage - 1 : stage + 1] = end
+                    compute[stage] = max(came, end)
+                compute[stage] += 5.0 * draws[batch, stage]
+                ready[stage] = max(compute[stage], stream[stage])
+                if stage < STAGES - 1:
+                    message = {"op": Op.SEND, "peer_or_root": stage + 1}
+                    record(stage, batch, step, compute[stage], 0.0, **message)
+        last = np.maximum(compute, stream)
+        compute[:] = last.max() + 0.1
+        for rank in range(STAGES):
+            barrier = {"kind": Kind.COLLECTIVE, "op": Op.ALL_REDUCE}
+            record(rank, step, step, last[rank], compute[rank], **barrier)
+            times = BOOT_NS + np.array([begun[rank], compute[rank]]) * MS
+            rows.append({"kind": Kind.STEP, "step": step, "rank": rank, "exit_ns": times[1]})
+            rows[-1]["enter_ns"] = times[0]
+    return rows, float(compute.max())
+
+
+def trace_of(rows):
+    usual = {"peer_or_root": -1, "device": -1}
+    columns = {
+        name: np.rint([float(row.get(name, usual.get(name, 0))) for row in rows]).astype(
+            TYPES[name]
+        )
+        for name in EVENT_COLUMNS
+    }
+    ranks = {
+        rank: RankInfo(rank, {"rank": rank, "hostname": f"node{rank}", "boot_id": "boot"}, {})
+        for rank in range(STAGES)
+    }
+    group = Group("pipeline", "pp", tuple(range(STAGES)), "nccl")
+    events = Columns(columns).sorted_by("rank", "enter_ns")
+    events = events.with_column("seq", np.arange(1, len(rows) + 1, dtype=TYPES["seq"]))
+    return Trace({"run_id": "batches"}, STAGES, 0, ranks, events, (group,), ("",))
+
+
+def test_a_message_held_up_by_the_send_before_it_on_its_stream_is_short_itself():
+    """The second stage's slow sends hold up what it receives: they alone are long."""
+    graph = step_grid(trace_of(pipeline(6.0)[0])).graph
+    slow = np.flatnonzero(graph.operations.message & (graph.operations.root == 1))
+    others = np.flatnonzero(graph.operations.message & (graph.operations.root == 0))
+    assert np.median(graph.took_ns[slow]) == pytest.approx(6 * MS, rel=0.05)
+    assert np.median(graph.took_ns[others]) == pytest.approx(0.2 * MS, rel=0.05)
+    quick = Change.of_transfers(slow, np.full(len(slow), 0.6 * MS))
+    before, after = step_lengths(graph, replay(graph, [Change.none(), quick])).sum(axis=1)
+    truth = (pipeline(6.0)[1] - pipeline(0.6)[1]) * len(graph.steps) / STEPS
+    assert (before - after) / MS == pytest.approx(truth, rel=0.03)
