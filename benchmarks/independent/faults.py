@@ -79,6 +79,11 @@ class Fault:
         """Whether the job's own noise looks just like it."""
         return False
 
+    def alike(self) -> list[tuple[Fault, Fault]]:
+        """The extremes of what may be instead if no record tells: each and the same mended. Of slow
+        hosts, devices that have nothing to do, or as much as their hosts."""
+        return []
+
     def named(self, ranks: Sequence[int], nodes: Sequence[str], job: Job) -> bool | None:
         """Whether these are exactly those at fault; None where nobody could tell."""
         if self.culprits is None:
@@ -341,15 +346,22 @@ class Lengths(Fault):
 
 @dataclass(frozen=True)
 class SlowIssue(Fault):
-    """Hosts that take 1 + `strength` times a piece's own time to hand it to their device."""
+    """Hosts that take 1 + `strength` times a piece's own time to hand it to their device, which
+    needs `works` times that time for it."""
 
     ranks: tuple[int, ...] = ()
+    works: float = 1.0
 
     def work(self, job: Job, piece: Piece) -> None:
         if piece.host is None or piece.phase not in (FORWARD, BACKWARD):
             return
         slow = np.maximum(piece.host, piece.own * (1 + self.strength))
         piece.host = np.where(_among(piece.ranks, self.ranks), slow, piece.host)
+        piece.own = np.where(_among(piece.ranks, self.ranks), self.works, 1.0) * piece.own
+
+    def alike(self) -> list[tuple[Fault, Fault]]:
+        others = [replace(self, works=works) for works in (0.0, 1 + self.strength)]
+        return [(one, replace(one, strength=-1.0)) for one in others]
 
 
 @dataclass(frozen=True)

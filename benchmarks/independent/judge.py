@@ -109,7 +109,10 @@ def judged(case: Case) -> Verdict | None:
 
 def _said(finding: Mapping[str, Any]) -> dict[str, Any]:
     where = finding.get("where") or {}
+    gains = [option for option in finding.get("options") or [] if option.get("gain") is not None]
     return {
+        "low": (gains[0].get("low") if gains else None) or 0.0,
+        "high": (gains[0].get("high") if gains else None) or 0.0,
         "mode": finding["mode"],
         "severity": finding.get("severity") or 0.0,
         "ranks": list(where.get("ranks") or []),
@@ -140,6 +143,8 @@ def _one_cause(verdict: Verdict, case: Case, fault: Fault) -> None:
     severity = _severity(said, fault, job)
     verdict.error = severity / low - 1 if severity < low else max(severity / high - 1, 0.0)
     verdict.cost = abs(verdict.error) <= COST
+    if case.unknown:  # then the interval is the answer
+        verdict.cost &= first["low"] <= case.loss <= first["high"]
 
 
 def _first(said: Sequence[Mapping[str, Any]], case: Case) -> Mapping[str, Any] | None:
@@ -181,7 +186,7 @@ def _false(said: Sequence[Mapping[str, Any]], case: Case) -> dict[str, float]:
     accepted = {mode for fault in case.faults for mode in fault.modes}
     together = sum(share for mode, share in claimed.items() if mode in accepted)
     for mode, share in claimed.items():
-        known = case.loss if mode in accepted else 0.0
+        known = max([case.loss, *case.unknown]) if mode in accepted else 0.0
         total = together if mode in accepted else share
         if total - known < WORTH:
             continue

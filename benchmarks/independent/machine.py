@@ -78,6 +78,8 @@ class Machine:
     host: Array = field(init=False)
     device: Array = field(init=False)
     blocked: Array = field(init=False)  # since the step began: seconds without need of a core
+    #: ranks, from, until, seconds of kernels in between; nan where one kernel takes all of it
+    executed: list[tuple[Array, Array, Array, Array]] = field(default_factory=list)
     _open: list[_Open] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -135,6 +137,13 @@ class Machine:
         if device is not None:
             fed = np.maximum(self.device[ranks], begun + np.minimum(host, ISSUE_S))
             self.device[ranks] = np.maximum(fed + device, begun + host + ISSUE_S)
+            self._executed(ranks, fed, self.device[ranks], device)
+
+    def _executed(self, ranks: Array, since: Array, until: Array, seconds: Array | float) -> None:
+        """Kernels ran on these ranks' devices; `seconds` nan: one for all of that time."""
+        if self.tape is not None:
+            took = np.broadcast_to(seconds, len(ranks))
+            self.executed.append((ranks, since.copy(), until.copy(), took))
 
     def synchronize(self, ranks: Array | None = None) -> None:
         """The host waits until its device has done everything."""
@@ -186,6 +195,8 @@ class Machine:
                 device_exit=leaves,
                 flags=ON_DEVICE | ASYNC, device=0, exit=leaves, polled=True,
             )  # fmt: skip
+        if self.on_device:
+            self._executed(ranks, entered, leaves, np.nan)
         if self.on_device and blocking:
             self.device[ranks] = np.maximum(self.device[ranks], leaves)
         elif blocking:
@@ -261,6 +272,8 @@ class Machine:
         sent.ends = here
         if self.on_device:
             self.device[ranks] = here
+            self._executed(ranks, posted, here, np.nan)
+            self._executed(sent.ranks, sent.entered, here, np.nan)
             if row is not None:
                 row.update(device=0, flags=ASYNC | UPPER_BOUND | ON_DEVICE, polled=True)
                 row.update(device_enter=posted, device_exit=here, exit=here)

@@ -9,10 +9,10 @@ import pytest
 import evenstep
 from benchmarks.independent.case import Case, run
 from benchmarks.independent.cases import build
-from benchmarks.independent.faults import SlowRanks
+from benchmarks.independent.faults import SlowIssue, SlowRanks
 from benchmarks.independent.job import Spec, World, shapley
 from benchmarks.independent.judge import judged
-from benchmarks.independent.machine import ALL_REDUCE, Communicator, Machine
+from benchmarks.independent.machine import ALL_REDUCE, SAMPLE, Communicator, Machine
 from benchmarks.independent.pipelines import bubble, schedule
 from evenstep.trace.spool.layout import Kind
 
@@ -138,3 +138,35 @@ def test_pipelines_that_mark_nothing_are_diagnosed_right(number):
     verdict = judged(build(number))
     assert verdict.right
     assert verdict.identity == pytest.approx(0, abs=0.005)
+
+
+SLOW_HOSTS = SlowIssue(("runtime_jitter",), None, strength=0.5, ranks=(0, 1))
+FED_LATE = replace(QUIET, on_device=True, step_s=0.5, shape={"buckets": 1})
+
+
+def test_drivers_say_for_how_long_kernels_ran():
+    """Hosts take 1.5 times the 95 % of .5 s in forward and backward, and .2 % for input; what else
+    a step takes, the all-reduce and the optimizer, kernels take."""
+    spec = replace(FED_LATE, steps=60, seed=next(n for n in range(9) if sampled(n)))
+    job = run("ddp", spec, World((SLOW_HOSTS,)), record=True)
+    rows = [row for row in job.machine.tape if row["kind"] == SAMPLE and row["ranks"][0] == 0]
+    busy, at = (np.array([row[name][0] for row in rows]) for name in ("bytes_in", "enter"))
+    busy = np.average(busy.view("<f8")[:-1], weights=np.diff(at))
+    step_s = job.took_s / 60
+    idle_s = 0.5 * 0.95 * 0.5 + 0.004 * 0.5
+    assert busy / 100 == pytest.approx(1 - idle_s / step_s, abs=0.02)
+
+
+def sampled(seed):
+    job = run("ddp", replace(FED_LATE, seed=seed), World(), record=True)
+    return any(row["kind"] == SAMPLE for row in job.machine.tape)
+
+
+def test_only_a_driver_tells_what_devices_that_are_always_fed_too_late_have_to_do():
+    """Without one, the run in which they have nothing to do leaves the same trace."""
+    blind, seeing = (next(n for n in range(9) if sampled(n) == told) for told in (False, True))
+    specs = [replace(FED_LATE, seed=number, steps=20) for number in (blind, seeing)]
+    cases = [Case(0, "device", "ddp", "launch_all", spec, (SLOW_HOSTS,)) for spec in specs]
+    assert max(cases[0].unknown) > 2 * cases[0].loss
+    assert min(cases[0].unknown) < 0.01
+    assert cases[1].unknown == []
