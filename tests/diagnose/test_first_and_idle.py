@@ -9,7 +9,7 @@ import pytest
 from evenstep.diagnose.engine import diagnose
 from evenstep.trace.spool.layout import Kind, Op, Phase
 from tests.diagnose.programs import Do, Job, prefetched
-from tests.diagnose.synthetic import BOOT_NS, MS, World
+from tests.diagnose.synthetic import BOOT_NS, MS, World, with_rows
 
 LATE_MS = 300
 
@@ -153,3 +153,60 @@ def test_where_hosts_are_ahead_in_a_small_part_only_the_cost_lies_between_nothin
     assert finding.title == "Launch-bound"
     (remedy,) = finding.options
     assert remedy.low == 0.0 < 1 - well.length_ns / late.length_ns < remedy.high
+
+
+def told_by_drivers(trace, busy):
+    """The trace with a sample of how busy each rank's device is, in percent, in every step."""
+    rows = trace.of_kind(Kind.STEP)
+    trace.names = ("", "gpu.busy_percent")
+    return with_rows(
+        trace, kind=int(Kind.SAMPLE), name=1, rank=rows["rank"], step=rows.step,
+        enter_ns=rows.exit_ns, bytes_in=np.full(len(rows), busy).view(np.uint64),
+    )  # fmt: skip
+
+
+def test_where_hosts_are_always_late_the_driver_tells_how_long_devices_are_idle():
+    """Work of 10 ms is issued in 16 ms, before an all-reduce of 3 ms: of 19 ms kernels take 13.
+    Without a driver's word the cost is anything from nothing to all that is issued."""
+    late, well = (
+        Job(
+            ranks=4, groups=[("default_pg", (0, 1, 2, 3))], steps=60, device=True, noise=0.01,
+            program=lambda _: [Do("work", 10 * MS), Do("call", group=0)],
+            transfer=lambda *_: 3 * MS, issue_ns=lambda *_, each=each: each,
+        ).run()
+        for each in (16 * MS, 4 * MS)
+    )  # fmt: skip
+    cost = 1 - well.length_ns / late.length_ns
+    finding = diagnose(told_by_drivers(late.trace(), 100 * 13 / 19)).findings[0]
+    assert (finding.title, finding.where.ranks) == ("Launch-bound", ())
+    assert finding.severity == pytest.approx(cost, rel=0.05)
+    assert "not recorded" not in finding.cause
+    unknown = diagnose(late.trace()).findings[0]
+    assert "not recorded" in unknown.cause
+    assert unknown.options[0].low < cost < unknown.options[0].high
+
+
+def test_a_program_has_one_pace_wherever_its_hosts_are_late():
+    """Six layers of 10 ms are issued in 16 ms, behind 40 ms of work that was issued in 10 ms: the
+    host is ahead by less in each, and never in the last three."""
+    layer = [Do("work", 10 * MS), Do("call", group=0)]
+    issues = Counter()
+
+    def issue_ns(late_ns):
+        def issue(step, rank):
+            issues[step, rank] += 1
+            return 10 * MS if issues[step, rank] % 7 == 1 else late_ns
+
+        return issue
+
+    late, well = (
+        Job(
+            ranks=4, groups=[("default_pg", (0, 1, 2, 3))], steps=60, device=True, noise=0.05,
+            program=lambda _: [Do("work", 25 * MS), *7 * layer][:-1], transfer=lambda *_: MS,
+            issue_ns=issue_ns(each),
+        ).run()
+        for each in (16 * MS, 4 * MS)
+    )  # fmt: skip
+    finding = diagnose(late.trace()).findings[0]
+    assert finding.title == "Launch-bound"
+    assert finding.severity == pytest.approx(1 - well.length_ns / late.length_ns, rel=0.1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -11,14 +12,14 @@ from evenstep.diagnose.graph.build import BUSY, of_hosts
 from evenstep.diagnose.graph.entries import entered_on_device
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.graph.streams import LAUNCH_NS, TELLING
-from evenstep.diagnose.graph.structure import Graph, TimeLine
+from evenstep.diagnose.graph.structure import Graph, TimeLine, overlap
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import WORK_PHASES, Cause
 from evenstep.diagnose.lateness.thresholds import FEWEST_STEPS
 from evenstep.diagnose.levels import FEWEST, LOW, MOST, NAMED, NEARLY_ALL, SEVERAL
 from evenstep.diagnose.measure.effects import effects_of_actions
 from evenstep.diagnose.measure.grid import during
-from evenstep.diagnose.measure.hosts import Contention, growth
+from evenstep.diagnose.measure.hosts import Contention, growth, metric_samples
 from evenstep.diagnose.modes.intervention import (
     Gain,
     constant,
@@ -29,7 +30,7 @@ from evenstep.diagnose.modes.intervention import (
 )
 from evenstep.diagnose.modes.synchronization import of_slow_steps, slow_together
 from evenstep.diagnose.sentences import say
-from evenstep.statistics.interval import Share
+from evenstep.statistics.interval import Estimate, Share, share_of
 from evenstep.trace.columns import Array, begins, running_maximum
 from evenstep.trace.spool.layout import Flag, Kind, Phase
 from evenstep.words import plural
@@ -265,11 +266,11 @@ EXPECTATIONS = 100  # of work that an idle device hides: steps of the estimate
 class _LateIssues(NamedTuple):
     """What devices were idle for in their own time, as hosts issued their work late: by row, ns."""
 
-    profiled: bool  # whether a profile shows what ran
+    seen: str  # what tells it: a profile, samples of the driver, other steps, or a guess
     late: Array  # bool: the device came to the entry as soon as it was issued
     free_ns: Array  # that may have been idle: nothing is recorded in it
     idle_ns: Array  # expected
-    known: Array  # bool: whether that follows from entries at the same place
+    ends_ns: tuple[Array, Array]  # at least and at most
 
 
 def _issues(case: Case) -> _LateIssues:
@@ -283,11 +284,54 @@ def _issues(case: Case) -> _LateIssues:
     late &= (graph.device & ~entered)[lane]
     free_ns = _unrecorded_ns(case) * np.where(profiled[lane], 1.0, late)
     if profiled.any():
-        return _LateIssues(True, late, free_ns, free_ns, np.ones(len(own), bool))
-    free_ns = np.minimum(free_ns, _issuing_ns(case))
-    work, known = _work_when_late(case, late, own - free_ns)
-    idle_ns = np.minimum(free_ns, np.maximum(own - work, 0.0))
-    return _LateIssues(False, late, free_ns, idle_ns, known)
+        return _LateIssues("idle", late, free_ns, free_ns, (free_ns, free_ns))
+    issuing = _issuing_ns(case)
+    host_ns = np.clip(graph.took_ns[graph.host], 0.0, issuing)
+    busy_ns = (own - free_ns) * late
+    free_ns = np.minimum(free_ns, issuing)
+    work = _work_when_late(case, late, host_ns)
+    told, rest = late & ~np.isnan(work), late & np.isnan(work)
+    idle = np.where(told, np.clip(own - work, 0.0, free_ns), 0.0)
+    at_pace = partial(_idle_at_pace, free_ns * rest, host_ns * rest, idle)
+    if rest.any() and (sampled := _sampled_idle_ns(case)) is not None:
+        # kernels of operations in flight run beside: there it is known of no other
+        alone = 1 - _in_flight_ns(graph) / np.maximum(own, 1.0)
+        left = np.array(sampled) - ((busy_ns + idle) * alone).sum()
+        most, hosts = ((each * alone)[rest].sum() for each in (free_ns, host_ns))
+        paces = (most - np.clip(left, 0.0, most)) / max(hosts, 1.0)
+        expected, least, most = (at_pace(pace) for pace in paces)
+        ends = least - (least - idle) * (1 - alone), most + (at_pace(0.0) - most) * (1 - alone)
+        return _LateIssues("sampled", late, free_ns, expected, ends)
+    pace = work[told].sum() / max(host_ns[told].sum(), 1.0) if told.any() else COMPUTING
+    seen = "issued" if own[told].sum() >= MOST * own[late].sum() else "guessed"
+    return _LateIssues(seen, late, free_ns, at_pace(pace), (idle, at_pace(0.0)))
+
+
+def _idle_at_pace(free_ns: Array, host_ns: Array, idle_ns: Array, pace: float) -> Array:
+    """Idle time of devices that need `pace` of the time in which their hosts issue their work, on
+    top of what is known."""
+    return np.asarray(idle_ns + np.clip(free_ns - pace * host_ns, 0.0, free_ns))
+
+
+def _sampled_idle_ns(case: Case) -> Estimate | None:
+    """For how long devices had no kernel to execute in these steps, all lanes together, by samples
+    of what their driver says (`nvmlUtilization_t`); None where these are too few."""
+    rows = metric_samples(case.trace, "gpu.busy_percent").sorted_by("rank", "at_ns")
+    last = np.diff(rows["rank"], append=-1) != 0
+    held = np.where(last, 0, np.diff(rows.at_ns, append=0))  # what does not change is told seldom
+    kept = np.isin(rows.step, case.grid.steps) & (held > 0)
+    step = np.unique(rows.step[kept], return_inverse=True)[1]
+    if len(step) < FEWEST:
+        return None
+    whole, busy = (np.bincount(step, (each * held)[kept]) for each in (1.0, rows.value / 100))
+    lasted = float(case.grid.duration_ns[case.grid.sampled].sum())
+    return Estimate(*(lasted * each for each in share_of(whole - busy, whole)))
+
+
+def _in_flight_ns(graph: Graph) -> Array:
+    """How much of each row's own time operations that its lane had entered were in flight."""
+    rows = graph.rows.select(graph.rows.enter >= 0)
+    return overlap(graph, rows.lane, rows.at_ns, graph.operations.over_ns[rows.enter])
 
 
 def _issuing_ns(case: Case) -> Array:
@@ -333,15 +377,15 @@ def _late_issue(case: Case) -> list[Finding]:
         theirs = _at_once(graph, own - issues.idle_ns * lanes[lane], lanes)
         if case.share(case.saved(theirs)).value >= MOST * gain.share.value:
             return _late_hosts(case, ended > MOST * whole)
-    share = float(np.median((idle if issues.profiled else ended)[lanes] / whole[lanes]))
-    sure = (late_ns * issues.known).sum() >= MOST * late_ns.sum()
-    seen, mode = "idle" if issues.profiled else "issued", "runtime_jitter.launch"
+    measured, mode = issues.seen in ("idle", "sampled"), "runtime_jitter.launch"
+    share = float(np.median((idle if measured else ended)[lanes] / whole[lanes]))
+    sure = issues.seen != "guessed"
     return finding_of(
         case, mode, gain, confidence=None if sure else 0.5,
         numbers={
-            "seen": say(f"{mode}.{seen}", part=share),
+            "seen": say(f"{mode}.{'idle' if measured else 'issued'}", part=share),
             "unsure": "" if sure else say(f"{mode}.guess", most=gain.share.high),
-            "basis": say(f"{mode}.basis_{seen if sure else 'guessed'}"),
+            "basis": say(f"{mode}.basis_{issues.seen}"),
         },
         projected=constant, options=["launches"],
         evidence=[Evidence("time_before_late_issue", share, 0.0, "share")],
@@ -353,11 +397,11 @@ def _gain_of_issues(case: Case, issues: _LateIssues) -> Gain:
     own = case.costs.graph.own_ns
     change = _at_once(case.costs.graph, own - issues.idle_ns)
     gain = gain_of(case, change)
-    if not issues.known[issues.late].all():  # of the others anything from nothing to all of it
-        ends = (np.where(issues.known, issues.idle_ns, other) for other in (0.0, issues.free_ns))
-        saved = (case.saved(_at_once(case.costs.graph, own - idle)) for idle in ends)
-        low, high = (case.share(each).value for each in saved)
-        gain = gain._replace(share=gain.share._replace(low=low, high=high))
+    saved = (case.saved(_at_once(case.costs.graph, own - idle)) for idle in issues.ends_ns)
+    low, high = (case.share(each) for each in saved)
+    share = gain.share
+    share = Share(share.value, min(share.low, low.value), max(share.high, high.value))
+    gain = gain._replace(share=share)
     return gain._replace(change=lambda base: case.costs.combined([base, change]))
 
 
@@ -369,39 +413,26 @@ def _at_once(graph: Graph, own_ns: Array, lanes: Array | slice = ALL) -> Change:
     return Change(np.arange(len(own_ns)), own_ns, issues, took)
 
 
-def _work_when_late(case: Case, late: Array, busy: Array) -> tuple[Array, Array]:
+def _work_when_late(case: Case, late: Array, issued: Array) -> Array:
     """The device's work in each row's own time, of which an entry issued `late` tells only the
-    host's; and where others at the same place, whose hosts were ahead, tell it. At other places it
-    is the same part of the usual time as at these. Where these are few, that part is at most so
-    large, as hosts come to be ahead while work is long; and without any it is `COMPUTING` of what
-    is not sure to be `busy`."""
+    host's, nan where nothing tells it: others at the same place do, whose hosts were ahead.
+    `issued`: how long the host issued it."""
     graph = case.costs.graph
     own, issues = graph.own_ns, graph.rows.slack_ns >= 0
     issues[np.unique(graph.rows.lane, return_index=True)[1]] = False  # beginnings are not recorded
-    work, usual, issued = np.full(len(own), np.nan), own.copy(), graph.took_ns[graph.host]
+    work = np.full(len(own), np.nan)
     for part in case.costs.parts:
         for place, rows in enumerate(np.moveaxis(part.rows, 2, 0)):
             rows = rows[part.there[:, :, place]]
             hidden, seen = rows[late[rows]], rows[~late[rows] & issues[rows]]
-            if not len(hidden):
-                continue
-            usual[hidden] = np.median(own[hidden])
-            if len(seen) >= FEWEST:
+            if len(hidden) and len(seen) >= FEWEST:
                 rows = np.append(hidden, seen)
                 found = _expected_work(own[rows], late[rows], issued[rows])
                 if np.median(found) >= own[seen].min():  # that is no extrapolation
                     work[rows] = found
-            elif len(seen) and own[seen].max() < NEARLY_ALL * usual[hidden[0]]:  # not just as late
-                work[hidden] = np.median(own[seen])
-    known = ~np.isnan(work)
-    told, working = late & known, COMPUTING
-    if usual[told].any():
-        worked = float(np.minimum(work[told], usual[told]).sum() / usual[told].sum())
-        most = own[told].sum() > MOST * own[late].sum()
-        working = worked if most else min(worked, COMPUTING)
-    else:  # nothing tells its noise from its host's
-        return busy + working * (own - busy), known
-    return np.where(known, work, np.minimum(working * usual, own)), known
+            elif len(hidden) and own[seen].max(initial=0) < NEARLY_ALL * np.median(own[hidden]):
+                work[hidden] = np.median(own[seen]) if len(seen) else np.nan  # not just as late
+    return work
 
 
 def _expected_work(own: Array, late: Array, issued: Array) -> Array:
