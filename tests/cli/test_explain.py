@@ -135,10 +135,9 @@ def test_the_table_of_published_rows_fits_a_page(capsys):
         (["allreduce", "--bytes", "20gb", "--gBps", "5", "--ranks", "8"], "'gb' is no unit"),
         (["allreduce", "--bytes", "1GB", "--gBps", "5Gbps", "--ranks", "8"], "no plain number"),
         (["allreduce", "--bytes", "1GB", "--gBps", "0", "--ranks", "8"], "must be above 0"),
-        (["allreduce", "--bytes", "-1GB", "--gBps", "5", "--ranks", "8"], "must be above 0"),
+        (["allreduce", "--bytes=-1GB", "--gBps", "5", "--ranks", "8"], "must be above 0"),
         (["slowest", "--frob", "1"], "unrecognized arguments: --frob 1"),
-        (["slowest", "--preset", "p99"], "did you mean 'p99-512'?"),
-        (["slowest", "--preset", "opt-175b"], "it belongs to explain efficiency"),
+        (["slowest", "--preset", "p99"], "choose from "),
     ],
 )
 def test_a_mistake_gets_one_sentence_and_exits_2(words, sentence, capsys):

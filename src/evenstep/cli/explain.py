@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -28,8 +27,6 @@ ARITHMETIC = {
     "bandwidth_bound": "efficiency",
     "latency_bound": "allreduce",
 }
-MOST_NAMES = 8  # listed in a sentence
-_NEGATIVE = re.compile(r"-\.?\d")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -60,7 +57,8 @@ def main(args: argparse.Namespace) -> int:
 def _quantity(topic: Topic, options: Sequence[str]) -> dict[str, Any]:
     """Return the answer as plain data, with the published claim of a preset."""
     given = _parse(topic, options)
-    claim = _claim(topic, given.pop("preset"))
+    name = given.pop("preset")
+    claim = next((claim for claim in CLAIMS if claim.name == name), None)
     typed = {name: value for name, value in given.items() if value is not None}
     values = topic.values({**_preset(claim, typed), **typed})
     answer = topic.answer(values)
@@ -73,8 +71,9 @@ def _quantity(topic: Topic, options: Sequence[str]) -> dict[str, Any]:
 def _mode(name: str, options: Sequence[str]) -> dict[str, Any]:
     mode = _modes().get(name.replace("-", "_"))
     if mode is None:
-        near = _near(name, [*_modes(), *BY_NAME, PUBLISHED])
-        raise UsageError(f"there is no topic {name!r}{near}")
+        near = get_close_matches(name.replace("-", "_"), [*_modes(), *BY_NAME, PUBLISHED], n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "`evenstep explain` lists all topics"
+        raise UsageError(f"there is no topic {name!r}; {hint}")
     data: dict[str, Any] = {
         "schema": shown.SCHEMA,
         "topic": mode.name,
@@ -111,33 +110,13 @@ def _parse(topic: Topic, options: Sequence[str]) -> dict[str, Any]:
             f"--{row.name}", dest=row.name, metavar=row.kind.metavar,
             help=f"{row.meaning}{default}".replace("%", "%%"),
         )  # fmt: skip
-    presets = ", ".join(claim.name for claim in CLAIMS if claim.topic == topic.name)
-    parser.add_argument("--preset", metavar="NAME", help=f"inputs of a known case: {presets}"
-                        if presets else argparse.SUPPRESS)  # fmt: skip
+    presets = [claim.name for claim in CLAIMS if claim.topic == topic.name]
+    meaning = f"inputs of a known case: {', '.join(presets)}"
+    parser.choice("--preset", presets, meaning, metavar="NAME")
     parser.json("the answer")
-    given = vars(parser.parse_args(_join(options)))
+    given = vars(parser.parse_args(options))
     del given["json"]
     return given
-
-
-def _join(options: Sequence[str]) -> list[str]:
-    """Join `--latency -2us` to one word: argparse would take the number for an option."""
-    joined: list[str] = []
-    for option in options:
-        if joined and joined[-1].startswith("--") and _NEGATIVE.match(option):
-            joined[-1] += f"={option}"
-        else:
-            joined.append(option)
-    return joined
-
-
-def _claim(topic: Topic, name: str | None) -> Claim | None:
-    named = {claim.name: claim for claim in CLAIMS if claim.topic == topic.name}
-    if name is not None and name not in named:
-        elsewhere = next((claim for claim in CLAIMS if claim.name == name), None)
-        hint = f"; it belongs to explain {elsewhere.topic}" if elsewhere else _near(name, named)
-        raise UsageError(f"explain {topic.name} has no preset {name!r}{hint}")
-    return None if name is None else named[name]
 
 
 def _preset(claim: Claim | None, typed: Mapping[str, str]) -> dict[str, str]:
@@ -152,16 +131,6 @@ def _modes() -> dict[str, Mode]:
     from evenstep.diagnose.modes.catalog import MODES
 
     return {mode.name: mode for mode in MODES}
-
-
-def _near(name: str, known: Iterable[str]) -> str:
-    names = list(known)
-    near = get_close_matches(name.replace("-", "_"), names, n=1) or get_close_matches(name, names)
-    if near:
-        return f"; did you mean {near[0]!r}?"
-    if len(names) > MOST_NAMES:
-        return "; `evenstep explain` lists all topics"
-    return f"; there are {', '.join(names)}" if names else "; it has none"
 
 
 def _list_text(data: Mapping[str, Any]) -> Iterable[str]:
