@@ -5,7 +5,6 @@ import sys
 
 import pytest
 
-from evenstep.cli.run import disabling_options
 from evenstep.trace.spool.folder import RunFolder
 
 #: A stand-in for a rank: claims its spool and names this machine in it, as a header would.
@@ -242,19 +241,6 @@ def test_a_folder_that_cannot_be_written_stops_before_the_command(command, tmp_p
     done = command("run", "--out", "file/r", "--", *python("print('ran')"))
     assert (done.returncode, done.stdout) == (2, "")
     assert "file is a file; name a folder" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("line", "letters"),
-    [
-        ("python -I train.py", "I"), ("python3.11 -ES train.py", "ES"), ("python -uIm train", "I"),
-        ("python -W ignore -E -m train", "E"), ("python -Xdev train.py -I", ""),
-        ("python -c pass -I", ""), ("torchrun -I train.py", ""), ("python - -I", ""),
-    ],
-)  # fmt: skip
-def test_options_that_keep_the_bootstrap_out_are_warned_of(line, letters):
-    warnings = disabling_options(line.split())
-    assert [warning.split()[1].strip("-") for warning in warnings] == list(letters)
 
 
 def test_a_rank_under_the_launcher_is_armed(command):

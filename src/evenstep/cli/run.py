@@ -22,8 +22,6 @@ from evenstep.trace.spool.folder import RunFolder, default_path, run_facts, star
 from evenstep.trace.spool.layout import PAGE_BYTES
 from evenstep.version import __version__
 
-_ISOLATING = {"I": "isolated mode", "E": "ignored variables", "S": "no site module"}
-
 
 def main(args: argparse.Namespace) -> int:
     command: list[str] = args.command
@@ -39,7 +37,7 @@ def main(args: argparse.Namespace) -> int:
             return child.run(command, {**os.environ, "EVENSTEP": "0"}, lambda _: None)
         except OSError as error:
             return child.start_failure(command, error)
-    for warning in [*settings.warnings, *disabling_options(command)]:
+    for warning in settings.warnings:
         say(warning)
     shim = {"LD_PRELOAD": _preloading()} if args.mpi_shim else {}
     place = identity.from_environment(os.environ)  # the same where each rank has a launcher
@@ -83,31 +81,6 @@ def _run_recorded(folder: RunFolder, command: Sequence[str], environ: Mapping[st
     exits = RankExits(folder, say, first)
     exits.start()
     return child.run(command, environ, exits.on_signal, exits.finish)
-
-
-def disabling_options(command: Sequence[str]) -> list[str]:
-    """Return a warning for each Python option that prevents the bootstrap from loading."""
-    if not Path(command[0]).name.startswith(("python", "pypy")):
-        return []
-    letters: list[str] = []
-    arguments = iter(command[1:])
-    for argument in arguments:
-        if not argument.startswith("-") or argument.startswith("--") or argument == "-":
-            break
-        flags = argument[1:]
-        if flags[0] in "XW":
-            if len(flags) == 1:
-                next(arguments, None)
-            continue
-        letters += flags.partition("c")[0].partition("m")[0]
-        if "c" in flags or "m" in flags:
-            break
-    return [
-        f"python -{letter} ({_ISOLATING[letter]}) keeps evenstep out of that process; "
-        "its ranks will be missing unless the script calls evenstep.attach()"
-        for letter in dict.fromkeys(letters)
-        if letter in _ISOLATING
-    ]
 
 
 def _preloading() -> str:
@@ -190,7 +163,7 @@ def _why_nothing(folder: RunFolder, code: int) -> str:
         return f"the command ended with {code} before any of its ranks had attached"
     return (
         "no rank attached: the command called neither torch.distributed.init_process_group nor MPI "
-        "with several ranks, or its Python ignores PYTHONPATH"
+        "with several ranks, or its Python ignores PYTHONPATH (-I, -E, -S)"
     )
 
 

@@ -108,8 +108,6 @@ STEP_TIME = _kind("_ns", TIMES_NS | {"": 1e6}, "250ms", low=0)
 TIME_ABOVE_0 = _kind("_ns", TIMES_NS, "60s", low=0, open_low=True)
 NUMBER = _kind("", {"": 1.0}, "50", low=0, metavar="X")
 POSITIVE = _kind("", {"": 1.0}, "50", low=0, open_low=True, metavar="X")
-
-
 AMOUNT = _kind("", COUNTS, "10B", low=0, open_low=True)
 SHARE = _kind("", SHARES, "5%", low=0, high=1)
 SHARE_ABOVE_0 = _kind("", SHARES, "50%", low=0, high=1, open_low=True)
