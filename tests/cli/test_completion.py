@@ -53,7 +53,8 @@ def test_the_same_as_json(capsys):
     assert "--html" in found["commands"]["diagnose"]
 
 
-def test_zsh_knows_every_command(capsys):
-    assert main(["completion", "zsh"]) == 0
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_know_every_command(shell, capsys):
+    assert main(["completion", shell]) == 0
     script = capsys.readouterr().out
     assert all(command.name in script for command in COMMANDS)

@@ -54,6 +54,12 @@ def test_the_timeline_shows_who_was_waited_for(export, tmp_path):
     assert "straggler" in {one["name"] for one in read.instants}
 
 
+def test_only_some_steps_can_be_written(export, tmp_path):
+    assert "steps 10 to 12 of 60" in export("--perfetto", tmp_path / "a", "--steps", "10-12")[2]
+    names = {one["name"] for one in Reader((tmp_path / "a").read_bytes()).slices}
+    assert {name for name in names if name.startswith("step")} == {"step 10", "step 11", "step 12"}
+
+
 def test_anonymised_output_names_no_host_and_no_path(export, run, tmp_path):
     _, out, _ = export(
         "--json", "--anonymise", "--perfetto", tmp_path / "a", "--prometheus", tmp_path / "b"
@@ -106,6 +112,7 @@ def test_nothing_is_overwritten_without_force(export, tmp_path):
         (("--otlp", "collector:4318"), "needs a URL that begins with http"),
         (("--json-schema", "x"), "there is no schema 'x'"),
         (("--serve", ":0", "--json"), "ask for files separately"),
+        (("--json", "--steps", "1-3"), "--steps needs --perfetto"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(export, words, message):
@@ -114,7 +121,7 @@ def test_what_cannot_be_done_is_one_sentence(export, words, message):
     assert message in err
 
 
-@pytest.mark.parametrize("words", [("--serve", "x"), ("--above", "2")])
+@pytest.mark.parametrize("words", [("--serve", "x"), ("--steps", "9-3"), ("--above", "2")])
 def test_a_value_that_is_none_is_refused(export, words):
     with pytest.raises(SystemExit):
         export(*words)

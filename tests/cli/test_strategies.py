@@ -99,17 +99,20 @@ def test_margins_are_named_or_refused(scenario, capsys):
     assert "oversubscription" in capsys.readouterr().err
 
 
-def test_the_evaluation_is_printed_and_written(tmp_path, capsys, monkeypatch):
-    axes = {
-        "NODES": (8,),
-        "OVERSUBSCRIPTION": (4,),
-        "PLACEMENTS": ("packed",),
-        "GUARDED": ("paper",),
-    }
-    for name, values in axes.items():
-        monkeypatch.setattr(f"evenstep.reproduce.evaluation.{name}", values)
+@pytest.mark.parametrize(
+    "more",
+    [("--nodes", "four"), ("--placement", "stacked"), ("--coordination", "none")],
+)  # fmt: skip
+def test_a_matrix_that_cannot_be_is_refused(more, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["reproduce", "evaluation", "--workers", "1", *more])
+    assert more[1] in capsys.readouterr().err
+
+
+def test_the_evaluation_is_printed_and_written(tmp_path, capsys):
     out = tmp_path / "rows.csv"
-    few = ["--steps", "4", "--repeats", "2", "--workers", "1"]
+    few = ["--nodes", "8", "--oversubscription", "4", "--placement", "packed", "--steps", "4",
+           "--repeats", "2", "--coordination", "paper", "--workers", "1"]  # fmt: skip
     assert main(["reproduce", "evaluation", *few, "--json", "--csv", str(out)]) == 0
     found = json.loads(capsys.readouterr().out)
     jsonschema = pytest.importorskip("jsonschema")

@@ -6,14 +6,10 @@ from evenstep.simulate.study import sweep
 
 @pytest.fixture(scope="module")
 def table():
-    with pytest.MonkeyPatch.context() as patch:
-        for name, values in {
-            "NODES": [8],
-            "OVERSUBSCRIPTION": [1, 4],
-            "GUARDED": ["paper"],
-        }.items():
-            patch.setattr(evaluation, name, values)
-        units = evaluation.plan_matrix(repeats=2, steps=16)
+    units = evaluation.plan_matrix(
+        nodes=[8], oversubscription=[1, 4], placements=["packed", "scattered"],
+        controllers=["paper"], repeats=2, steps=16,
+    )  # fmt: skip
     return evaluation.table(sweep.outcome(unit) for unit in units)
 
 

@@ -207,4 +207,11 @@ def _address(text: str) -> tuple[str, int]:
     return host or LOOPBACK, values.count(0, 65_535).parse(port)
 
 
+def _steps(text: str) -> tuple[int, int]:
+    first, _, last = text.partition("-")
+    lowest = values.count(0).parse(first)
+    return lowest, values.count(lowest).parse(last or first)
+
+
 address = argument(ValueKind("HOST:PORT or :PORT such as :9400", _address))
+steps = argument(ValueKind("steps such as 100-160", _steps))

@@ -23,7 +23,7 @@ class Completions(Document):
 
 def main(args: argparse.Namespace) -> int:
     options = _options()
-    lines = _bash(options, zsh=args.shell == "zsh")
+    lines = _fish(options) if args.shell == "fish" else _bash(options, zsh=args.shell == "zsh")
     show(Completions(options).to_json(), lambda: "\n".join(lines), as_json=args.json)
     return 0
 
@@ -53,3 +53,10 @@ def _bash(options: Mapping[str, Sequence[str]], *, zsh: bool) -> Iterator[str]:
     yield '  [ "${#COMPREPLY[@]}" -gt 0 ] || COMPREPLY=($(compgen -f -- "$word"))'
     yield "}"
     yield "complete -o filenames -F _evenstep evenstep"
+
+
+def _fish(options: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    yield f'complete -c evenstep -n __fish_use_subcommand -a "{" ".join(options)}"'
+    for name, found in options.items():
+        seen = f'"__fish_seen_subcommand_from {name}"'
+        yield from (f"complete -c evenstep -n {seen} -l {option[2:]}" for option in found)

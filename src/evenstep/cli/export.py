@@ -34,6 +34,8 @@ def main(args: argparse.Namespace) -> int:
     wanted = [name for name in OUTPUTS if getattr(args, name)]
     if args.run is None or not (wanted or args.serve):
         raise UsageError("give a RUN and what to write: --perfetto FILE, --parquet DIR, … (--help)")
+    if args.steps is not None and args.perfetto is None:
+        raise UsageError("--steps needs --perfetto; other formats hold the whole run")
     if args.serve:
         if wanted:
             raise UsageError("--serve runs until it is interrupted; ask for files separately")
@@ -70,7 +72,7 @@ def _tell_size(path: Path, count: int, what: str, size_bytes: int) -> None:
 def _files(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None:
     if args.perfetto is not None:
         with progress.ticking(f"writing {args.perfetto}"):
-            data, partial = encode(trace, diagnosis)
+            data, partial = encode(trace, diagnosis, steps=args.steps)
         only = f", {partial}" if partial else ""
         files.write(args.perfetto, data, note=f" ({len(data):,} bytes{only})")
     if args.parquet is not None:

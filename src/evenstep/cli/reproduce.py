@@ -152,7 +152,10 @@ def _evaluation(args: argparse.Namespace) -> int:
     """Run all combinations, print them, and write the requested files."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the workers use all cores already
     files.check_free(args.csv, force=args.force)
-    units = evaluation.plan_matrix(repeats=args.repeats, steps=args.steps)
+    units = evaluation.plan_matrix(
+        nodes=args.nodes, oversubscription=args.oversubscription, placements=args.placement,
+        controllers=args.coordination, repeats=args.repeats, steps=args.steps,
+    )  # fmt: skip
     rows = []
     with progress.counting() as tell:
         for row in run_units(units, args.workers or usable_cores()):

@@ -8,7 +8,7 @@ gains are of pairs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import product
 from typing import Any, Literal, TypedDict
 
@@ -34,6 +34,7 @@ LIMITS = (
 )
 PER_LEAF = 4
 TENANTS = 2
+REPEATS, STEPS = 5, 400
 
 
 def job(nodes: int) -> dict[str, Any]:
@@ -63,14 +64,22 @@ def job(nodes: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def plan_matrix(*, repeats: int, steps: int) -> list[sweep.SweepRun]:
-    """The simulations of the matrix."""
+def plan_matrix(
+    *,
+    nodes: Sequence[int] = NODES,
+    oversubscription: Sequence[float] = OVERSUBSCRIPTION,
+    placements: Sequence[str] = PLACEMENTS,
+    controllers: Sequence[str] = GUARDED,
+    repeats: int = REPEATS,
+    steps: int = STEPS,
+) -> list[sweep.SweepRun]:
+    """The simulations of the matrix. Raises `UsageError` and `ConfigError` as a sweep does."""
     axes = [
-        Axis("fabric.oversubscription", tuple(f"{value:g}" for value in OVERSUBSCRIPTION)),
-        Axis("job.placement", PLACEMENTS),
+        Axis("fabric.oversubscription", tuple(f"{value:g}" for value in oversubscription)),
+        Axis("job.placement", tuple(placements)),
     ]
     units: list[sweep.SweepRun] = []
-    for number, arm in product(NODES, (BASELINE, *GUARDED)):
+    for number, arm in product(nodes, (BASELINE, *controllers)):
         sets = [f"run.steps={steps}", "run.seed=1"]
         if arm != BASELINE:
             sets += ["strategy.kind=paced", f"strategy.controller={arm}", "strategy.sharing=true"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from evenstep.cli.arguments import Parser, add_engine, address, command, price, severity
+from evenstep.cli.arguments import Parser, add_engine, address, command, price, severity, steps
 
 
 @command("diagnose TRACE…", "report slow ranks, causes and fixes")
@@ -110,6 +110,7 @@ def export(parser: Parser) -> None:
     bearer token that is printed at start, or that of EVENSTEP_METRICS_TOKEN."""
     parser.value("run", "RUN", Path, "", nargs="?")
     parser.value("--perfetto", "FILE", Path, "a timeline for ui.perfetto.dev")
+    parser.value("--steps", "A-B", steps, "write only these steps with --perfetto")
     parser.value("--parquet", "DIR", Path, "events, steps and findings as tables")
     parser.value("--store", "DIR", Path, "the whole trace as a compact store for `sql`")
     parser.value("--prometheus", "FILE", Path, "metrics for a textfile collector")

@@ -11,6 +11,8 @@ from evenstep.cli.arguments import (
     Parser,
     argument,
     command,
+    several,
+    sizes,
     whole,
 )
 
@@ -45,6 +47,8 @@ def reproduce(parser: Parser) -> None:
     """Recompute a published result and show it beside the published numbers.
 
     `evenstep reproduce NAME --help` lists the options of a result."""
+    from evenstep.pacing import CONTROLLERS
+
     names = parser.add_subparsers(dest="name", metavar="NAME", required=True)
     what = "throughput and CV at 4 to 64 nodes, and pacing"
     table: Parser = names.add_parser("table1", help=what, allow_abbrev=False)
@@ -56,6 +60,16 @@ def reproduce(parser: Parser) -> None:
 
     what = "clusters × placement × coordination"
     worlds: Parser = names.add_parser("evaluation", help=what, allow_abbrev=False)
+    worlds.value("--nodes", "N,…", sizes, "numbers of nodes", "4,8,16,32,64")
+    what = "oversubscription of the fabric (1,2,4)"
+    worlds.value("--oversubscription", "R,…", several(values.number(1)), what, "1,2,4")
+    places = ("packed", "scattered", "random")
+    what = f"of ranks on nodes: {', '.join(places)}"
+    worlds.value("--placement", "NAME,…", several(values.choice(places)), what, "packed,scattered")
+    what = "controllers (slack,paper)"
+    worlds.value(
+        "--coordination", "NAME,…", several(values.choice(CONTROLLERS)), what, "slack,paper"
+    )
     worlds.repeats(5)
     worlds.value("--steps", "N", whole(MOST_STEPS), "steps of each run (400)", 400)
     worlds.workers()

@@ -127,8 +127,9 @@ def completion(parser: Parser) -> None:
     the shell's own start file:
 
       eval "$(evenstep completion bash)"        in ~/.bashrc
-      eval "$(evenstep completion zsh)"         in ~/.zshrc"""
-    shells = ("bash", "zsh")
+      eval "$(evenstep completion zsh)"         in ~/.zshrc
+      evenstep completion fish | source         in ~/.config/fish/config.fish"""
+    shells = ("bash", "zsh", "fish")
     parser.choice("shell", shells, ", ".join(shells), "bash", metavar="SHELL", nargs="?")
     parser.json("commands and options")
 

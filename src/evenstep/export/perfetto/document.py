@@ -33,10 +33,13 @@ TEXT_VALUES = frozenset({"group"})  # values that are indexes of strings
 Tracks = Numbered[tuple[int, str, int]]  # rank, name and lane
 
 
-def encode(trace: Trace, diagnosis: Diagnosis) -> tuple[bytes, str]:
-    """Return the file, and a description of the part of the run it contains ("" for all)."""
+def encode(
+    trace: Trace, diagnosis: Diagnosis, *, steps: tuple[int, int] | None = None
+) -> tuple[bytes, str]:
+    """Return the file, and a description of the part of the run it contains ("" for all). `steps`
+    are the first and the last step to write."""
     clocks = sharpen(trace, align(trace))
-    shown, partial = _excerpt(trace)
+    shown, partial = _excerpt(trace, steps)
     names, tracks = Numbered[str](), Tracks(FIRST_TRACK)
     drawn = slices(shown, clocks, names)
     categories = list(dict.fromkeys(one.category for one in drawn))
@@ -49,15 +52,16 @@ def encode(trace: Trace, diagnosis: Diagnosis) -> tuple[bytes, str]:
     return head + described + body + found, partial
 
 
-def _excerpt(trace: Trace) -> tuple[Trace, str]:
-    if len(trace.events) <= MOST_RECORDS:
+def _excerpt(trace: Trace, steps: tuple[int, int] | None) -> tuple[Trace, str]:
+    if steps is None and len(trace.events) <= MOST_RECORDS:
         return trace, ""
     numbers = np.unique(trace.of_kind(Kind.STEP).step).astype(np.int64)
-    room = max(1, int(MOST_RECORDS // max(trace.records_per_step, 1)))
-    first, last = (int(numbers[-room:][0]), int(numbers[-1])) if len(numbers) else (0, 0)
+    if steps is None:
+        room = max(1, int(MOST_RECORDS // max(trace.records_per_step, 1)))
+        steps = (int(numbers[-room:][0]), int(numbers[-1])) if len(numbers) else (0, 0)
     wanted = dict.fromkeys((*SHOWN, Kind.SAMPLE, Kind.MARKER), EVENT_COLUMNS[1:])
-    words = f"steps {first} to {last} of {len(numbers)}"
-    return trace.window(first, last + 1, wanted), words
+    words = f"steps {steps[0]} to {steps[1]} of {len(numbers)}"
+    return trace.window(steps[0], steps[1] + 1, wanted), words
 
 
 # -- events ----------------------------------------------------------------------------------------
