@@ -1,4 +1,4 @@
-"""Checkpoint intervals (Daly), and the share of time that failures leave.
+"""Checkpoint intervals (Young, Daly), and the share of time that failures leave.
 
 Symbols: C time a checkpoint holds the job up, M mean time between failures, R time from a failure
 until training goes on, τ time of work between two checkpoints. Any one unit of time. Failures are
@@ -9,6 +9,12 @@ from __future__ import annotations
 
 import math
 from typing import NamedTuple
+
+
+def young(write: float, mtbf: float) -> float:
+    """τ = √(2CM) (Young 1974)."""
+    _check(write, mtbf)
+    return math.sqrt(2 * write * mtbf)
 
 
 def daly(write: float, mtbf: float) -> float:

@@ -56,7 +56,7 @@ def test_a_mode_as_json_is_the_catalogs(mode, answer):
 def test_alone_it_lists_every_mode_and_quantity(answer, capsys):
     shown = answer()
     assert list(shown["modes"]) == [mode.name for mode in MODES]
-    assert {"allreduce", "efficiency", "published"} <= shown["quantities"].keys()
+    assert {"allreduce", "efficiency", "checkpoint", "published"} <= shown["quantities"].keys()
     assert run() == 0
     assert "checkpoint_stall" in capsys.readouterr().out
 
@@ -136,6 +136,7 @@ def test_the_table_of_published_rows_fits_a_page(capsys):
         (["allreduce", "--bytes", "1GB", "--gBps", "5Gbps", "--ranks", "8"], "no plain number"),
         (["allreduce", "--bytes", "1GB", "--gBps", "0", "--ranks", "8"], "must be above 0"),
         (["allreduce", "--bytes=-1GB", "--gBps", "5", "--ranks", "8"], "must be above 0"),
+        (["checkpoint", "--write=-60s", "--mtbf", "3h"], "--write: must be above 0"),
         (["slowest", "--frob", "1"], "unrecognized arguments: --frob 1"),
         (["slowest", "--preset", "p99"], "choose from "),
     ],
@@ -175,7 +176,7 @@ for line in sys.stdin.read().splitlines():
 def test_what_needs_no_numpy_works_without_and_the_rest_says_what_to_install(environ):
     works = (
         "explain allreduce --bytes 20GB --gBps 50 --ranks 512",
-        "explain slowest --ranks 512 --cv 2%",
+        "explain goodput --write 60s --mtbf 3h",
         "simulate --fields",
         "simulate --presets",
         "export --json-schema",

@@ -85,7 +85,7 @@ def test_an_asynchronous_server_takes_gradients_at_the_sum_of_the_rates():
     assert result.convergence.staleness.mean == pytest.approx(16 - 1, rel=0.02)  # n − 1
 
 
-@pytest.mark.parametrize("interval", [lambda c, m: (2 * c * m) ** 0.5, checkpoints.daly])
+@pytest.mark.parametrize("interval", [checkpoints.young, checkpoints.daly])
 def test_checkpoints_leave_what_young_and_daly_say(interval):
     """C = 120 s, M = 6 h, R = 300 s: waste C/τ + τ/(2M) + R/M, to first order."""
     write, mtbf, restart = 120e9, 0.25 * DAY_NS, 300e9
@@ -93,5 +93,5 @@ def test_checkpoints_leave_what_young_and_daly_say(interval):
         interval_ns=interval(write, mtbf), write_ns=write, mtbf_ns=mtbf, restart_ns=restart
     )
     found = simulate_weeks(job, horizon_ns=60 * DAY_NS, repeats=64).mean.useful
-    first = 1 - write / job.interval_ns - job.interval_ns / (2 * mtbf) - restart / mtbf
+    first = 1 - checkpoints.waste(write, mtbf, interval=job.interval_ns, restart=restart)
     assert found == pytest.approx(first, rel=0.02)

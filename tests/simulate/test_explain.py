@@ -177,11 +177,17 @@ def test_the_slowest_of_rare_hits_and_of_normal_ranks_are_told_apart():
     [
         ("slowest", {"ranks": "8"}),
         ("slowest", {"ranks": "8", "probability": "1%"}),
+        ("failures", {"gpus": "8"}),
     ],
 )
 def test_half_a_question_is_refused(topic, options):
     with pytest.raises(UsageError):
         ask(topic, **options)
+
+
+def test_failures_scale_from_what_was_seen():
+    answer = ask("failures", gpus="16384", interruptions="419", days="54", observed_gpus="16384")
+    assert answer.value("mttf_hours") == pytest.approx(54 * 24 / 419)
 
 
 def test_nothing_to_exchange_has_no_bus_bandwidth():

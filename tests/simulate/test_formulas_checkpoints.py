@@ -53,6 +53,19 @@ def test_daly_is_within_two_percent_of_the_best_interval(write):
     assert checkpoints.daly(write, 1.0) == pytest.approx(best, rel=0.02)
 
 
+@pytest.mark.parametrize("write", [1e-5, 1e-4, 5e-4])
+def test_young_is_within_two_percent_where_writing_is_short(write):
+    # Young leaves out −C/3: relative √(C/2M)·⅔ (expand Daly), 1.1 % at C/M = 5·10^-4
+    best = checkpoints.best_interval(write, 1.0)
+    assert checkpoints.young(write, 1.0) == pytest.approx(best, rel=0.02)
+
+
+def test_waste_is_the_first_order_of_what_is_lost():
+    shares = checkpoints.shares(1e-5, 1.0, interval=checkpoints.young(1e-5, 1.0), restart=1e-4)
+    waste = checkpoints.waste(1e-5, 1.0, interval=checkpoints.young(1e-5, 1.0), restart=1e-4)
+    assert 1 - shares.useful == pytest.approx(waste, rel=0.01)
+
+
 def test_writing_longer_than_twice_the_gap_gives_dalys_other_branch():
     assert checkpoints.daly(3.0, 1.0) == 1.0
 

@@ -58,11 +58,12 @@ def test_dalys_interval_is_within_two_percent_of_the_best_that_events_find(share
 
 def test_youngs_interval_wastes_within_two_percent_of_what_events_say():
     write = 0.001 * HOUR_NS
-    interval = math.sqrt(2 * write * HOUR_NS)  # Young 1974
+    interval = checkpoints.young(write, HOUR_NS)
     job = OperatingConditions(interval_ns=interval, write_ns=write, mtbf_ns=HOUR_NS)
     found = simulate(job, horizon_ns=50.0 * DAY_NS, repeats=384).mean.useful
-    waste = write / interval + interval / (2 * HOUR_NS)
-    assert found == pytest.approx(1 - waste, rel=0.02)
+    assert 1 - checkpoints.waste(write, HOUR_NS, interval=interval) == pytest.approx(
+        found, rel=0.02
+    )
 
 
 JOBS = st.builds(

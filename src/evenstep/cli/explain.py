@@ -24,6 +24,8 @@ PUBLISHED_SUMMARY = "published measurements beside the closed forms"
 ARITHMETIC = {
     "straggler": "slowest",
     "synchronization_amplification": "slowest",
+    "checkpoint_stall": "checkpoint",
+    "restart_amplification": "goodput",
     "bandwidth_bound": "efficiency",
     "latency_bound": "allreduce",
 }

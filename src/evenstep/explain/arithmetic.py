@@ -9,11 +9,11 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from evenstep import allreduce
+from evenstep import allreduce, checkpoints
 from evenstep.allreduce import ALGORITHMS, Cost, Link
 from evenstep.errors import UsageError
 from evenstep.explain.topic import CitedFormula, Numbers, Worked
-from evenstep.simulate.formulas import maxima, steps
+from evenstep.simulate.formulas import maxima, reliability, steps
 
 Values = Mapping[str, Any]
 
@@ -204,3 +204,57 @@ def _growth(slowest: Callable[[int], float], mean: float, ranks: int) -> dict[st
 
 def _facts(ranks: int) -> dict[str, int]:
     return {"twice": 2 * ranks, "fourfold": 4 * ranks}
+
+
+# -- long runs -------------------------------------------------------------------------------------
+
+
+def explain_checkpoint(values: Values) -> Worked:
+    write, mtbf, restart = values["write_ns"], values["mtbf_ns"], values["restart_ns"]
+    interval = values["interval_ns"] or checkpoints.daly(write, mtbf)
+    return Worked(
+        {
+            "young_ns": checkpoints.young(write, mtbf), "daly_ns": checkpoints.daly(write, mtbf),
+            "best_ns": checkpoints.best_interval(write, mtbf), "interval_ns": interval,
+            **checkpoints.shares(write, mtbf, interval=interval, restart=restart)._asdict(),
+            "waste": checkpoints.waste(write, mtbf, interval=interval, restart=restart),
+        }
+    )  # fmt: skip
+
+
+def explain_failures(values: Values) -> Worked:
+    per_node, gpus = values["gpus_per_node"], values["gpus"]
+    rate = values["per_1000_node_days"]
+    observed = [values[name] for name in ("interruptions", "days", "observed_gpus")]
+    if rate is None and None in observed:
+        raise UsageError(
+            "give --per-1000-node-days, or --interruptions with --days and --observed-gpus"
+        )
+    if rate is None:
+        nodes = math.ceil(values["observed_gpus"] / per_node)
+        rate = values["interruptions"] / (nodes * values["days"]) * 1000
+    mttf = reliability.mttf_ns(rate, gpus=gpus, gpus_per_node=per_node)
+    known = mttf if math.isfinite(mttf) else None
+    hours = known and known / reliability.HOUR_NS
+    per_day = reliability.DAY_NS / mttf
+    return Worked(
+        {"mttf_ns": known, "mttf_hours": hours, "per_day": per_day, "per_1000_node_days": rate}
+    )
+
+
+def explain_goodput(values: Values) -> Worked:
+    given = {
+        **values,
+        "interval_ns": values["interval_ns"]
+        or checkpoints.daly(values["write_ns"], values["mtbf_ns"]),
+        "slow_every_ns": values["slow_every_ns"] or math.inf,
+    }
+    result = reliability.expected_goodput(reliability.OperatingConditions(**given))
+    shares = result._asdict()
+    per_day = shares.pop("interruptions_per_day")
+    return Worked(
+        {
+            **shares, "reruns": result.reruns, "interruptions_per_day": per_day,
+            "interval_ns": given["interval_ns"],
+        }
+    )  # fmt: skip
