@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 def young(write: float, mtbf: float) -> float:
     """τ = √(2CM) (Young 1974)."""
-    _check(write, mtbf)
     return math.sqrt(2 * write * mtbf)
 
 

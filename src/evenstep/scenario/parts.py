@@ -230,7 +230,7 @@ class Reliability:
     restore_s: float = number(0.0, "and until its checkpoint is loaded")
     node_share: float = number(1.0, "of the failures of nodes take one out", high=1.0)
     repair_h: float = number(24.0, "until such a node is back")
-    spares: int = count(8, "nodes that can take its place", most=100_000)
+    spares: int = count(8, "nodes that can take its place")
     slow_nodes_per_1000_node_days: float = number(0.0, "nodes that turn slow and stay so")
     slow_factor: float = number(1.3, "how much longer a step is with one", low=1.0)
     notice_s: float = number(3600.0, "until it is noticed and replaced")

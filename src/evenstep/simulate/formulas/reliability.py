@@ -146,9 +146,8 @@ def expected_goodput(job: OperatingConditions) -> Goodput:
 
 def erlang_b(servers: int, load: float) -> float:
     """Erlang's loss formula: the share of time in which all servers are busy (Erlang 1917)."""
-    if load <= 0:
-        return 0.0
-    blocked = 1.0
-    for server in range(1, servers + 1):
+    blocked, server = 1.0, 0
+    while blocked and server < servers:  # nobody waits for servers beyond those that are ever busy
+        server += 1
         blocked = load * blocked / (server + load * blocked)
     return blocked
