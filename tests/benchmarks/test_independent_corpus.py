@@ -170,3 +170,14 @@ def test_only_a_driver_tells_what_devices_that_are_always_fed_too_late_have_to_d
     assert max(cases[0].unknown) > 2 * cases[0].loss
     assert min(cases[0].unknown) < 0.01
     assert cases[1].unknown == []
+
+
+def test_devices_of_hosts_whose_clocks_drift_idle_as_long_as_their_driver_says():
+    """Over 31 s clocks of two hosts, each up to 50 ppm off, part by about a millisecond."""
+    spec = replace(FED_LATE, steps=60, per_node=1, blocking=True, noise_cv=0.02)
+    seed = next(number for number in range(9) if sampled(number))
+    verdict = judged(
+        Case(0, "device", "ddp", "launch_all", replace(spec, seed=seed), (SLOW_HOSTS,))
+    )
+    assert verdict.said[0]["mode"] == "runtime_jitter"
+    assert verdict.error == pytest.approx(0.0, abs=0.1)

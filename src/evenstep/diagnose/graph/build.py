@@ -25,6 +25,7 @@ from evenstep.diagnose.graph.segments import ROUNDS, segments
 from evenstep.diagnose.graph.structure import (
     NO_HOST,
     NO_INTERVALS,
+    Ahead,
     Graph,
     Intervals,
     TimeLine,
@@ -51,7 +52,7 @@ def graph(trace: Trace, clocks: Clocks, steps: Array, ranks: Array) -> Graph:
     leads = np.setdiff1d(steps - 1, steps) if device.any() else steps[:0]
     found = _restrict(found, inside | np.isin(found.rows.step, leads))
     found = found._replace(rows=_with_compute(trace, ranks, found.rows))
-    ahead = np.zeros(len(ranks), np.int64)
+    ahead = Ahead.none(len(ranks))
     if device.any():
         found = _restrict(found, device[found.rows.lane] == found.rows.on_device)
         clock = _clocks_read(trace, clocks, ranks)
@@ -80,15 +81,15 @@ def graph(trace: Trace, clocks: Clocks, steps: Array, ranks: Array) -> Graph:
     alone = phases.select(np.isin(phases.op, BUSY)), trace.of_kind(Kind.PAUSE)
     busy = sum((of_hosts(rows, clocks, ranks, ahead) for rows in alone), NO_INTERVALS)
     made = segments(rows, operations, steps, ranks, (begun, ended), busy)
-    return replace(made, device=device, host_ahead_ns=ahead)
+    return replace(made, device=device, ahead=ahead)
 
 
-def of_hosts(rows: Columns, clocks: Clocks, ranks: Array, ahead_ns: Array) -> Intervals:
+def of_hosts(rows: Columns, clocks: Clocks, ranks: Array, ahead: Ahead) -> Intervals:
     """When these records of hosts were, by lane, in the times of a graph that the hosts are ahead
-    of by `ahead_ns`, (lanes,)."""
+    of."""
     rows = rows.select(np.isin(rows["rank"], ranks) & (rows.exit_ns > rows.enter_ns))
     lane = np.searchsorted(ranks, rows["rank"])
-    return Intervals(lane, *(times - ahead_ns[lane] for times in clocks.placed(rows)))
+    return Intervals(lane, *(ahead.placed(lane, times) for times in clocks.placed(rows)))
 
 
 def _restrict(found: Entries, kept: Array) -> Entries:
@@ -145,12 +146,12 @@ def _with_phase(trace: Trace, clocks: Clocks, ranks: Array, rows: Columns) -> Co
     """The entries with `backward`: whether their hosts issued them in that phase."""
     phases = trace.of_kind(Kind.PHASE)
     phases = phases.select(phases.op == int(Phase.BACKWARD))
-    during = of_hosts(phases, clocks, ranks, np.zeros(len(ranks), np.int64))
+    during = of_hosts(phases, clocks, ranks, Ahead.none(len(ranks)))
     since, until = (length_before(during, rows.lane, rows.issued_ns + one) for one in (0, 1))
     return rows.with_column("backward", until > since)
 
 
-def _align(rows: Columns, issued: Array, clock: Array) -> tuple[Columns, Array]:
+def _align(rows: Columns, issued: Array, clock: Array) -> tuple[Columns, Ahead]:
     """Entries with those of devices on the time of the first hosts' clock, and by how much each
     lane's host is ahead of that. `clock` numbers the clock that each lane's host reads, `issued`
     says whether it is known when that host issued what its device does."""
@@ -159,14 +160,14 @@ def _align(rows: Columns, issued: Array, clock: Array) -> tuple[Columns, Array]:
     number = clock[moved.lane]
     lines = {int(one): streams.issue_line(moved.select(number == one)) for one in np.unique(number)}
     first = lines[min(lines)]
-    ahead = np.zeros(lanes, np.int64)
+    ends = np.array([moved.enter_ns.min(), moved.enter_ns.max()], float)
+    level = np.zeros((2, lanes))  # at these times
     slack = np.full(len(rows), NO_HOST, np.int64)
     for one, line in lines.items():
         mine = number == one
         begun = moved.enter_ns[mine] + np.rint(line.at(moved.enter_ns[mine])).astype(np.int64)
         slack[chosen[mine]] = begun - moved.issued_ns[mine]
-        middle = float(moved.enter_ns[mine].mean())
-        ahead[clock == one] = int(line.at(np.array(middle)) - first.at(np.array(middle)))
+        level[:, clock == one] = (line.at(ends) - first.at(ends))[:, None]
     since = rows.enter_ns[chosen] - rows.issued_ns[chosen]
     first_of = np.zeros(lanes, np.int64)
     first_of[moved.lane[::-1]] = since[::-1]
@@ -180,7 +181,9 @@ def _align(rows: Columns, issued: Array, clock: Array) -> tuple[Columns, Array]:
             np.int64
         )
         rows = rows.with_column(name, column)
-    return rows.with_column("slack_ns", slack), ahead
+    begun, ended = ends + first.at(ends)
+    slope = (level[1] - level[0]) / max(ended - begun, 1.0)
+    return rows.with_column("slack_ns", slack), Ahead(begun, level[0], slope)
 
 
 def _clocks_read(trace: Trace, clocks: Clocks, ranks: Array) -> Array:

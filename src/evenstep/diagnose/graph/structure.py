@@ -30,6 +30,25 @@ class Batch:
         return schedule(self.links, self.over_ns)
 
 
+class Ahead(NamedTuple):
+    """By how much times of hosts are ahead of the graph's, in which clocks drift: lines, by lane,
+    with their values at the graph's time `base_ns`."""
+
+    base_ns: float
+    level_ns: Array
+    slope: Array
+
+    @staticmethod
+    def none(lanes: int) -> Ahead:
+        """Hosts that have the graph's times."""
+        return Ahead(0.0, *np.zeros((2, lanes)))
+
+    def placed(self, lane: Array, host_ns: Array) -> Array:
+        """The times in the graph of these times of lanes' hosts."""
+        since = host_ns - self.level_ns[lane] - self.base_ns
+        return np.asarray(host_ns - self.level_ns[lane] - self.slope[lane] * since, np.int64)
+
+
 @dataclass(slots=True, frozen=True)
 class Graph:
     """The dependency graph of a run.
@@ -55,7 +74,7 @@ class Graph:
     starts_ns: Array  # (stretches, lanes and queues): when each was free as the stretch began
     stretch_of: Array  # of each segment
     device: Array = field(default_factory=lambda: np.zeros(0, bool))  # (lanes,): device streams
-    host_ahead_ns: Array = field(default_factory=lambda: np.zeros(0))  # (lanes,): host less graph
+    ahead: Ahead = field(default_factory=lambda: Ahead.none(0))  # of hosts' times
     between_ns: Array = field(default_factory=lambda: np.zeros(1))  # (steps,): idle before each
 
     @property

@@ -239,7 +239,7 @@ def in_phase(grid: StepGrid, phase: Phase) -> Array:
 
 def during(grid: StepGrid, rows: Columns, within: Callable[..., Array] = overlap) -> Array:
     """Own time of each row of the graph, or what else `within` gives, within these records."""
-    return within(grid.graph, *of_hosts(rows, grid.clocks, grid.ranks, grid.graph.host_ahead_ns))
+    return within(grid.graph, *of_hosts(rows, grid.clocks, grid.ranks, grid.graph.ahead))
 
 
 def _common_steps(trace: Trace) -> tuple[Array, Array]:

@@ -340,7 +340,7 @@ def _issuing_ns(case: Case) -> Array:
     Unlimited where no phases are recorded."""
     graph, phases = case.costs.graph, case.grid.records.of_kind(Kind.PHASE)
     rows, phases = graph.rows, phases.select(phases.op != int(Phase.SYNC))
-    found = of_hosts(phases, case.grid.clocks, case.grid.ranks, graph.host_ahead_ns)
+    found = of_hosts(phases, case.grid.clocks, case.grid.ranks, graph.ahead)
     if not len(found.cell):
         return np.full(len(rows), np.inf)
     lane, start, end = (one[np.lexsort([found.start, found.cell])] for one in found)
