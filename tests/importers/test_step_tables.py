@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.lateness.case import open_case
-from evenstep.errors import EvenstepError, MissingExtra
+from evenstep.errors import EvenstepError
 from evenstep.importers import tables
 from evenstep.importers.content import SourceFile
 from evenstep.importers.opening import open_trace
@@ -340,16 +340,11 @@ def test_a_worker_that_emerges_in_the_middle_is_found_with_when():
     assert late[0] - 3 <= first <= last <= late[-1] + 3
 
 
-def test_where_parquet_cannot_be_read_its_columns_are_still_recognised(tmp_path, monkeypatch):
+def test_parquet_that_cannot_be_read_is_named(tmp_path):
     path = tmp_path / "steps.parquet"
-    duckdb.execute(f"COPY (SELECT repeat('rank', i + 20000) AS text, 1 AS step FROM range(4) t(i))"
-                   f" TO '{path}' (FORMAT parquet, COMPRESSION uncompressed)")  # fmt: skip
-
-    def absent(*_):
-        raise MissingExtra("duckdb", extra="analyze", purpose="reading")
-
-    monkeypatch.setattr(tables, "connect", absent)
-    assert tables._parquet_names(path, ["step", "text", "seconds"]) == ["step", "text"]
+    path.write_bytes(b"PAR1" + bytes(100))
+    with pytest.raises(EvenstepError, match=r"steps\.parquet cannot be read: .*; export it again"):
+        open_trace([path])
 
 
 def test_a_part_is_in_seconds_unless_its_name_says_otherwise(opened):

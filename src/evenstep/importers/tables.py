@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from evenstep.errors import MissingExtra, TraceError
+from evenstep.errors import TraceError
 from evenstep.importers.compression import GZIP, ZSTANDARD
 from evenstep.importers.content import MOST_CONTAINERS, SourceFile, content, lines
 from evenstep.trace.columns import Array
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 PARQUET = b"PAR1"
 SEPARATORS = ",;\t|"
 MOST_ROWS = 20_000_000
-TAIL_BYTES = 1 << 16  # of a Parquet file: the part that names its columns
 RELATIVE = "norm"  # suffix of the names of normalized values
 UNITS_S = {
     "s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0, "seconds": 1.0, RELATIVE: 1e-3,
@@ -71,13 +70,13 @@ def _connection(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
             raise TraceError(f"{path} cannot be read: {reason}; export it again") from error
 
 
-def table_file(source: SourceFile, wanted: Sequence[str] = ()) -> TableFile | None:
+def table_file(source: SourceFile) -> TableFile | None:
     """The names of a file's columns; None where it holds no table.
 
-    Where Parquet cannot be read, the names are the `wanted` ones that occur at the file's end.
+    Raises `TraceError` where Parquet cannot be read, `MissingExtra` without DuckDB.
     """
     if source.head.startswith(PARQUET):
-        return TableFile(source.path, _parquet_names(source.path, wanted))
+        return TableFile(source.path, _parquet_names(source.path))
     line = source.head.partition(b"\n")[0].decode("utf-8", "replace").removeprefix("\ufeff")
     if line.lstrip().startswith(("{", "[")):
         return _json_file(source, line)
@@ -149,16 +148,10 @@ def read_table(
     return table
 
 
-def _parquet_names(path: Path, wanted: Sequence[str]) -> list[str]:
-    try:
-        with _connection(path) as connection:
-            query = "SELECT name FROM parquet_schema(?)"
-            found = connection.execute(query, [escape(str(path))]).fetchall()
-    except (MissingExtra, TraceError):
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
-            tail = file.read()
-        return [name for name in wanted if name.encode() in tail]
+def _parquet_names(path: Path) -> list[str]:
+    with _connection(path) as connection:
+        query = "SELECT name FROM parquet_schema(?)"
+        found = connection.execute(query, [escape(str(path))]).fetchall()
     return [str(name) for (name,) in found]
 
 

@@ -68,7 +68,7 @@ def recognises(source: SourceFile) -> bool:
 
 def layout_of(source: SourceFile) -> DurationColumns | None:
     """Find the columns of a table; None where it is not of collectives."""
-    file = table_file(source, (*RANKS, *GROUPS, *SEQUENCES, *OPS, *SIZES, "duration_us"))
+    file = table_file(source)
     if file is None:
         return None
     wanted = (RANKS, GROUPS, SEQUENCES, OPS, SIZES)

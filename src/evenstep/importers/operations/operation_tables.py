@@ -39,7 +39,7 @@ LONGEST_S = 4e9  # fits into 64-bit nanoseconds, with room: a time until 2096
 
 def recognises(source: SourceFile) -> bool:
     """Whether a file has the columns of an operation table."""
-    file = table_file(source, REQUIRED)
+    file = table_file(source)
     return file is not None and set(REQUIRED) <= set(file.names)
 
 
@@ -65,7 +65,7 @@ FORMAT = TraceFormat(NAME, recognises, read)
 
 def _table(source: SourceFile, draft: Draft) -> Columns:
     """The rows of one file; types of operations are entered as names."""
-    file = table_file(source, REQUIRED)
+    file = table_file(source)
     if file is None:
         raise TraceError(f"{source.path} is not a table any more; it was changed while it was read")
     numbers = [name for name in (*WHOLE, "start_ts", "duration") if name in file.names]

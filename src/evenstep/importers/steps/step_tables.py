@@ -107,7 +107,7 @@ def recognises(source: SourceFile) -> bool:
 
 def layout_of(source: SourceFile) -> StepColumns | None:
     """Find the columns of a table; None where it is not of steps."""
-    file = table_file(source, (*RANKS, *STEPS, *TIMES, *PHASES, "seconds", "duration"))
+    file = table_file(source)
     if file is None:
         return None
     rank, step, time, part = (column_of(file, names) for names in (RANKS, STEPS, TIMES, PHASES))
