@@ -59,7 +59,7 @@ def test_a_share_is_the_same_as_a_percentage(share):
         (values.SWITCH, "On", True),
         (values.SWITCH, False, False),
         (values.TEXT, 7, "7"),
-        (values.NUMBERS, [1, 2.5], (1, 2.5)),
+        (values.numbers(9.0), [1, 2.5], (1, 2.5)),
     ],
 )
 def test_what_can_be_is_what_it_says(kind, value, found):
@@ -87,8 +87,9 @@ def test_what_can_be_is_what_it_says(kind, value, found):
         (values.choice(("mmap", "auto")), "disk", "one of mmap, auto, found"),
         (values.SWITCH, 2, "true or false"),
         (values.TEXT, True, "text"),
-        (values.NUMBERS, [1, "2"], "a list of numbers"),
-        (values.NUMBERS, 1, "a list of numbers"),
+        (values.numbers(9.0), [1, "2"], "a list of numbers"),
+        (values.numbers(9.0), 1, "a list of numbers"),
+        (values.numbers(9.0), [1, -10], "a list of numbers, none beyond 9"),
         (values.PATH, " ", "a path"),
     ],
 )

@@ -211,13 +211,20 @@ def _text(value: object) -> str:
     return str(value)
 
 
-def _numbers(value: object) -> tuple[float, ...]:
-    if not isinstance(value, list) or any(isinstance(item, str) for item in value):
-        raise TypeError(value)
-    return tuple(map(_numeric, value))
+def numbers(most: float) -> ValueKind:
+    """A list of numbers, none beyond `most` or its negative."""
+
+    def parse(value: object) -> tuple[float, ...]:
+        if not isinstance(value, list) or any(isinstance(item, str) for item in value):
+            raise TypeError(value)
+        found = tuple(map(_numeric, value))
+        if found and max(map(abs, found)) > most:
+            raise BadValueError(f"a list of numbers, none beyond {most:,.16g}")
+        return found
+
+    return ValueKind("a list of numbers", parse)
 
 
 SWITCH = ValueKind("true or false (also 1, yes, on; 0, no, off)", switch)
 PATH = ValueKind("a path", _path)
 TEXT = ValueKind("text", _text)
-NUMBERS = ValueKind("a list of numbers", _numbers)

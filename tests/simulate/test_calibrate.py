@@ -108,15 +108,16 @@ def test_contexts_and_experts_of_a_pipeline_are_found(mesh):
     assert again.mean_ns == pytest.approx(result.step_time.mean_ns, rel=0.02)
 
 
-@pytest.mark.parametrize("chunks", [2, 3])
-def test_chunks_of_interleaved_stages_are_found(chunks):
-    """The last stage sends on to the first once for each chunk of layers but one."""
+@pytest.mark.parametrize(("stages", "chunks"), [(2, 2), (2, 3), (4, 2), (4, 3)])
+def test_chunks_of_interleaved_stages_are_found(stages, chunks):
+    """The last stage sends on to the first once for each chunk of layers but one; of two stages,
+    both ways, backwards do, too."""
     result, found = calibrated(
-        "work.kind=pipeline", "work.pipeline_parallel=4", "work.micro_batches=4",
+        "work.kind=pipeline", f"work.pipeline_parallel={stages}", "work.micro_batches=4",
         f"work.interleaved={chunks}", "work.message_bytes=1MB", "run.steps=8",
     )  # fmt: skip
     work = found.scenario.work
-    assert (work.pipeline_parallel, work.interleaved, work.micro_batches) == (4, chunks, 4)
+    assert (work.pipeline_parallel, work.interleaved, work.micro_batches) == (stages, chunks, 4)
     again = simulate(parse(schema.plain(found.scenario))).step_time
     assert again.mean_ns == pytest.approx(result.step_time.mean_ns, rel=0.02)
 
@@ -148,8 +149,8 @@ def test_gradients_that_leave_in_the_last_of_several_backwards_are_found():
     [("work.kind=tensor", "work.tensor_parallel=2"),
      ("work.kind=pipeline", "work.pipeline_parallel=2", "work.micro_batches=4")],
 )  # fmt: skip
-def test_replicas_that_share_the_cards_of_a_node_take_as_long_again(sets):
-    """Two groups side by side, each with two of a node's four ranks."""
+def test_replicas_side_by_side_on_nodes_take_as_long_again(sets):
+    """Two groups, each with two of a node's four ranks and cards."""
     nodes = ("cluster.nodes=2", "cluster.gpus_per_node=4", "cluster.nics_per_node=4")
     result, found = calibrated(
         *nodes, *sets, "work.message_bytes=8MB", "work.gradient_bytes=1600MB", "run.steps=8"

@@ -65,7 +65,22 @@ def test_rings_side_by_side_leave_a_node_by_different_gpus():
     part = pattern[0]
     crosses = part.source // 4 != part.target // 4
     assert sorted(part.source[crosses]) == list(range(8))
-    assert sorted(set(part.card)) == [0, 1, 2, 3]
+    assert sorted(part.target[crosses]) == list(range(8))
+
+
+def test_groups_on_parts_of_the_same_nodes_leave_them_by_cards_of_their_own():
+    """Two rings of 4 ranks on half of 2 nodes with 4 GPUs and cards: each card sends half of what a
+    rank does, 2 S (n - 1)/n for the n = 4 ranks of an all-reduce."""
+    asked = scenario(
+        "cluster.nodes=2", "cluster.gpus_per_node=4", "cluster.nics_per_node=4",
+        "collectives.algorithm=ring", "work.gradient_bytes=1",
+    )  # fmt: skip
+    library = set_up(asked).library
+    flow = library.flow("all_reduce", 8e6, np.array([[0, 1, 4, 5], [2, 3, 6, 7]]))
+    network = library.network
+    sent = {network.name(at): load for at, load in enumerate(flow.link_bytes) if load}
+    cards = [f"node{node}.nic{card}.send" for node in (0, 1) for card in range(4)]
+    assert [sent.get(card) for card in cards] == pytest.approx([8e6 * 2 * 3 / 4 / 2] * 8)
 
 
 def test_small_messages_take_the_tree_and_large_ones_the_ring():

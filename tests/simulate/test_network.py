@@ -133,11 +133,3 @@ def test_neighbours_and_the_job_have_nodes_of_their_own():
     asked = scenario("cluster.nodes=12", "job.ranks=6", neighbours=[{"node_count": 4}])
     placed = place(asked, Network(asked.cluster, asked.fabric))
     assert not set(placed.node) & set(placed.neighbours[0])
-
-
-def test_more_channels_than_cards_share_the_cards_of_their_node():
-    """Channel 1 of nodes that have one card takes that card, not the next node's."""
-    net = network("cluster.nodes=3", "cluster.gpus_per_node=2", "cluster.nics_per_node=1")
-    routes = net.routes(np.array([4]), np.array([0]), np.array([1]))
-    taken = [net.name(int(link)) for link in routes.link]
-    assert taken == ["node2.nic0.send", "node0.nic0.receive"]

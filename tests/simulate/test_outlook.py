@@ -85,3 +85,13 @@ def test_a_useful_sample_carries_what_failures_use():
 def test_parts_have_names_of_their_own():
     with pytest.raises(ConfigError, match="its own name"):
         scenario(*CLUSTER, reliability={"parts": [{"name": "fan"}, {"name": "fan"}]})
+
+
+def test_power_of_communication_alone_is_accounted():
+    """Two ranks exchange 100 MB over 12.5 GB/s and do nothing else: 8 ms at 250 W each."""
+    asked = scenario(
+        "cluster.nodes=2", "cluster.nic_latency_us=0", "collectives.algorithm=ring",
+        "work.kind=collective", "work.gradient_bytes=100MB", "run.steps=1",
+        "energy.communicate_watts=250",
+    )  # fmt: skip
+    assert simulate(asked).energy["joules"] == pytest.approx(2 * 250 * 0.008)

@@ -56,6 +56,20 @@ from tests.simulate.worlds import scenario
         ("cluster.slow_nodes=5", "cluster.slow_nodes names 5, but nodes are 0 to 0"),
         ('cluster.kinds=[{nodes="5"}]', "cluster.kinds[0].nodes names 5, but nodes are 0 to 0"),
         ("cluster.gpu_nics=[0, 1]", "has 2 entries for 1 GPUs of a node; give one for each"),
+        (
+            "cluster.nodes=4; work.kind=pipeline; work.pipeline_parallel=4; work.layers=3",
+            "work.layers is 3, too few for the 4 parts of the model",
+        ),
+        (
+            "work.kind=pipeline; work.micro_batches=1000; work.interleaved=2000000000",
+            "a step may have 1,000,000 passes of micro-batches",
+        ),
+        (
+            "work.kind=fsdp; work.micro_batches=1001; work.buckets=1000",
+            "work.micro_batches is 1001 and the model has 1000 parts",
+        ),
+        ("noise=[{kind='daemon', period_ms=5}]", "a daemon that always runs leaves no time"),
+        ("work.sequence_lengths=[1, 1e200]", "a list of numbers, none beyond 1,000,000,000,000"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(setting, message):
@@ -81,6 +95,14 @@ def test_what_cannot_be_is_refused_by_name(setting, message):
             "noise=[{kind='hits', sigma=1}]",
             "noise[0].sigma has no effect: it belongs to noise[0].kind",
         ),
+        ("cluster.slow_nodes_factor=2", "belongs to cluster.slow_nodes, which is not given"),
+        ("cluster.slow_nodes=0", "belongs to cluster.slow_nodes_factor, which is not given"),
+        ("cluster.pcie_gBps=9", "belongs to cluster.gpus_per_pcie_switch, which is not given"),
+        ("work.attention_share=.5", "belongs to work.sequence_lengths, which is not given"),
+        (
+            "reliability.notice_s=9",
+            "to reliability.slow_nodes_per_1000_node_days, which is not given",
+        ),
     ],
 )
 def test_what_has_no_effect_is_told(setting, sentence):
@@ -91,7 +113,8 @@ def test_what_has_no_effect_is_told(setting, sentence):
 @pytest.mark.parametrize(
     "setting",
     ["strategy.kind=local_sgd; strategy.every=4", "work.kind=fsdp; work.buckets=3",
-     "neighbours=[{kind='bursty',node_count=2,compute_ms=1}]; cluster.nodes=4", "run.steps=3"],
+     "neighbours=[{kind='bursty',node_count=2,compute_ms=1}]; cluster.nodes=4", "run.steps=3",
+     "cluster.slow_nodes=0; cluster.slow_nodes_factor=2"],
 )  # fmt: skip
 def test_of_what_has_an_effect_nothing_is_told(setting):
     assert not list(schema.unused_settings(scenario(*setting.split("; "))))

@@ -2,6 +2,7 @@ from statistics import NormalDist
 
 import pytest
 
+from evenstep.errors import ConfigError
 from evenstep.simulate.simulation import simulate
 from tests.simulate.worlds import MS, scenario
 
@@ -15,6 +16,13 @@ SLOW = [{"kind": "slow", "ranks": "5", "factor": 1.5}]
 
 def ran(*sets, noise=()):
     return simulate(scenario(*JOB, *sets, noise=list(noise)))
+
+
+def test_a_run_too_short_for_one_average_is_refused():
+    sets = ("strategy.kind=local_sgd", "strategy.every=8", "run.warm_up=2")
+    with pytest.raises(ConfigError, match=r"strategy\.every is 8, but 7 steps are counted"):
+        ran(*sets, "run.steps=9")
+    assert ran(*sets, "run.steps=10").steps == 8
 
 
 @pytest.mark.parametrize("every", [1, 4, 16])

@@ -156,7 +156,8 @@ def _pipeline(trace: Trace, grid: StepGrid) -> ObservedPipeline | None:
     """The stages between which micro-batches are sent; None where ranks send in another order.
 
     A stage with several chunks of layers sends each micro-batch on as often, and the last sends it
-    back to the first once less.
+    back to the first once less. Between two stages backwards go the same ways, once less and as
+    often: v forwards of a micro-batch come with 2 v - 1 messages onward.
     """
     messages = trace.of_kind(Kind.POINT_TO_POINT)
     messages = messages.select(np.isin(messages.step, grid.steps))
@@ -179,10 +180,15 @@ def _pipeline(trace: Trace, grid: StepGrid) -> ObservedPipeline | None:
         return None
     mine = messages.select((messages["rank"] == last) & (messages.step == grid.steps[-1]))
     received, returned = (mine.enter_ns[mine.op == int(op)] for op in (Op.RECV, Op.SEND))
-    backward = trace.of_kind(Kind.PHASE)
-    backward = backward.select((backward.op == int(Phase.BACKWARD)) & (backward["rank"] == last))
+    phases = trace.of_kind(Kind.PHASE)
+    phases = phases.select((phases["rank"] == last) & (phases.step == grid.steps[-1]))
+    forwards, backwards = (
+        int(np.sum(phases.op == int(one))) for one in (Phase.FORWARD, Phase.BACKWARD)
+    )
+    if stages == 2 and passes < 2 * forwards < 2 * passes:
+        passes, batches = forwards, 2 * forwards - passes
     schedule = "1f1b"
-    if np.sum(backward.step == grid.steps[-1]) == 2 * passes:  # gradients of weights apart
+    if backwards == 2 * passes:  # gradients of weights apart
         schedule = "zero_bubble"
     elif len(received) and len(returned) and received.max() < returned.min():
         schedule = "gpipe"

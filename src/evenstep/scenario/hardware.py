@@ -49,7 +49,7 @@ class Cluster:
         0, "GPUs whose traffic to the cards shares one PCIe switch; 0: no such limit"
     )
     pcie_gBps: float = number(  # noqa: N815
-        25.0, "what a PCIe switch carries to the cards, and back", above=True
+        25.0, "of gpus_per_pcie_switch: what one carries to the cards, and back", above=True
     )
     gpu: str = text("", "name of the GPUs")
     gpu_tflops: float = number(0.0, "peak of a GPU, 10^12 operations a second; 0: not known")
@@ -66,8 +66,10 @@ class Cluster:
         1.0, "how much longer compute takes with cores of another NUMA node", low=1.0
     )
     kinds: tuple[NodeKind, ...] = tables(NodeKind, "machines that differ from the others")
-    slow_nodes: str = text("", 'nodes with slower GPUs, as in "4-7"')
-    slow_nodes_factor: float = number(1.0, "how much longer compute takes there", above=True)
+    slow_nodes: str = text("", 'of slow_nodes_factor: nodes with slower GPUs, as in "4-7"')
+    slow_nodes_factor: float = number(
+        1.0, "of slow_nodes: how much longer compute takes there", above=True
+    )
     storage_gBps: float = number(  # noqa: N815
         0.0, "what all ranks together can read of their input; 0: no limit"
     )

@@ -102,7 +102,9 @@ class Work:
         "lengths that samples have, each as often; every rank draws its samples anew in each step"
     )
     attention_share: float = number(
-        0.0, "share of forward and backward that grows with the square of the length", high=1.0
+        0.0,
+        "of sequence_lengths: share of forward and backward that grows with their square",
+        high=1.0,
     )
     samples_per_rank: int = count(0, "samples a rank works through in a step; 0: not known")
     teraflop: float = number(
@@ -232,8 +234,12 @@ class Reliability:
     repair_h: float = number(24.0, "until such a node is back")
     spares: int = count(8, "nodes that can take its place")
     slow_nodes_per_1000_node_days: float = number(0.0, "nodes that turn slow and stay so")
-    slow_factor: float = number(1.3, "how much longer a step is with one", low=1.0)
-    notice_s: float = number(3600.0, "until it is noticed and replaced")
+    slow_factor: float = number(
+        1.3, "of slow_nodes_per_1000_node_days: how much longer a step is with one", low=1.0
+    )
+    notice_s: float = number(
+        3600.0, "of slow_nodes_per_1000_node_days: until one is noticed and replaced"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

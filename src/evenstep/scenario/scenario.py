@@ -23,6 +23,7 @@ from evenstep.values import refusal
 
 MOST_NUMA_NODES = 64  # of a machine
 MOST_GPUS = 1_000_000  # of a cluster: what a machine's memory holds
+MOST_PASSES = 1_000_000  # of a step's micro-batches through layers or stages: likewise
 AVERAGING = ("local_sgd", "diloco")  # strategies that average parameters every few steps
 SPLITS = (  # fields of `work` without which it would be another job
     *("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel"),
@@ -224,6 +225,18 @@ def _check_work(scenario: Scenario) -> None:
     ):  # fmt: skip
         if whole % (size or 1):
             raise ConfigError(f"{name} is {size}, which does not divide {whole} {what}")
+    chunks = work.pipeline_parallel * work.interleaved
+    if 0 < work.layers < chunks:
+        raise ConfigError(
+            f"work.layers is {work.layers}, too few for the {chunks} parts of the model: each of "
+            f"the {work.pipeline_parallel} stages has {work.interleaved}"
+        )
+    parts = work.buckets if work.kind == "fsdp" else chunks
+    if work.micro_batches * parts > MOST_PASSES:
+        raise ConfigError(
+            f"work.micro_batches is {work.micro_batches} and the model has {parts} parts: a step "
+            f"may have {MOST_PASSES:,} passes of micro-batches through them"
+        )
     if work.schedule == "zero_bubble" and work.interleaved > 1:
         raise ConfigError('work.schedule "zero_bubble" has one chunk a stage: work.interleaved 1')
     if work.kind == "fsdp":
@@ -292,6 +305,11 @@ def _check_noise(scenario: Scenario) -> None:
         _ranges_within(noise.ranks, scenario.ranks, f"{place}.ranks", "ranks")
         if 0 < noise.last_step < noise.first_step:
             raise ConfigError(f"{place}.last_step is {noise.last_step}, before its first_step")
+        if noise.kind == "daemon" and noise.delay_ms >= noise.period_ms:
+            raise ConfigError(
+                f"{place}.delay_ms is {noise.delay_ms:g} and its period_ms {noise.period_ms:g}: a "
+                "daemon that always runs leaves no time for a step"
+            )
         if noise.kind == "recorded" and (not noise.values or min(noise.values) <= 0):
             raise ConfigError(f"{place}.values must be factors above 0, for kind recorded")
 

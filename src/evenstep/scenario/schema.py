@@ -2,7 +2,8 @@
 
 A settings class is a frozen dataclass whose fields are made by the functions below. The metadata of
 a field has its meaning and allowed values (`evenstep.values`), from which documentation and error
-messages are generated. A meaning that begins "of A and B: " limits its field to these choices.
+messages are generated. A meaning that begins "of A and B: " limits its field to these choices of
+another, or to where other fields of these names are given.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from evenstep.values import ValueKind, refusal, setting
 Settings = TypeVar("Settings")
 
 MOST_COUNT, MOST_NUMBER, MOST_BYTES = 2**31 - 1, 1e12, 10**18
-_OF = re.compile(r"(?:^|; )of ([a-z_, ]+): ")  # of what choices a field is
+_OF = re.compile(r"(?:^|; )of ([a-z0-9_, ]+): ")  # of what choices a field is
 _BARE = re.compile(r"[+-]?(\.\d+|\d+\.)")  # a number that TOML does not take
 
 
@@ -73,7 +74,7 @@ def text(default: str, meaning: str) -> Any:
 
 def numbers(meaning: str) -> Any:
     """A list of numbers, empty unless given."""
-    return setting((), values.NUMBERS, meaning)
+    return setting((), values.numbers(MOST_NUMBER), meaning)
 
 
 def table(settings: type, meaning: str) -> Any:
@@ -254,7 +255,9 @@ def no_part_of(settings: Any, name: str) -> str:
         if words and set(words) <= set(options):
             chosen = getattr(settings, chooser)
             return "" if chosen in words else f"{chooser} {' or '.join(words)}, not to {chosen}"
-    return ""
+    others = [field for field in dataclasses.fields(settings) if field.name in words]
+    given = any(getattr(settings, other.name) != other.default for other in others)
+    return "" if given or not others else f"{' or '.join(words)}, which is not given"
 
 
 # -- unknown names ---------------------------------------------------------------------------------

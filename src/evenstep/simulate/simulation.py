@@ -113,14 +113,14 @@ def simulate(scenario: Scenario, *, progress: Progress | None = None) -> Result:
 
 def simulate_set_up(setup: Setup, *, progress: Progress | None = None) -> Result:
     """Run a scenario that is set up, without keeping a trace."""
-    _check_takes_time(setup)
+    _check_runs(setup)
     return _Run(setup, None).result(progress)
 
 
 def step_times(setup: Setup, enough: Enough, most: float = math.inf) -> Array:
     """Durations of the steps after the warm-up, of a run that ends once these are `enough`, or in a
     first step with more than `most` messages; then there are none."""
-    _check_takes_time(setup)
+    _check_runs(setup)
     run, scenario = _Run(setup, None, most), setup.scenario
     if not isinstance(run.pace, Paced):  # nothing depends on what it would sum up
         run.pace = Pace()
@@ -152,7 +152,7 @@ def simulate_to(folder: Path, scenario: Scenario, *, progress: Progress | None =
     Interrupted, it leaves the steps that were finished, and the result says that it is partial.
     """
     setup = set_up(scenario)
-    _check_takes_time(setup)
+    _check_runs(setup)
     singles = len(scenario.noise) + 1  # pauses, and a decision of pacing
     widest = max(len(role.operations) for role in setup.graph.roles)
     most = (1 + 2 * widest + singles) * scenario.run.steps
@@ -182,11 +182,17 @@ def step_ns(setup: Setup) -> float:
     return found[1] if found is not None else 0.0
 
 
-def _check_takes_time(setup: Setup) -> None:
+def _check_runs(setup: Setup) -> None:
     scenario, graph = setup.scenario, setup.graph
     delayed = any(noise.kind in DELAYS for noise in scenario.noise)  # factors of nothing are none
     if not (graph.compute_ns or setup.flows or delayed or scenario.work.input_bytes):
         raise ConfigError("work: a step takes no time; give work.forward_ms, or another time")
+    counted, every = scenario.run.steps - scenario.run.warm_up, scenario.strategy.every
+    if scenario.strategy.kind in AVERAGING and every > counted:
+        raise ConfigError(
+            f"strategy.every is {every}, but {counted} steps are counted (run.steps less "
+            "run.warm_up), in which parameters may never be averaged; run as many steps"
+        )
 
 
 class _Run:

@@ -410,8 +410,8 @@ def measured_floors(trace: Trace, op: int) -> list[dict[str, Any]]:
 def adapter_gBps(trace: Trace, shape: Shape) -> float | None:  # noqa: N802
     """Bandwidth at which a ring can leave a node of this shape; None where unknown.
 
-    NCCL spreads rings over all adapters of a node; other backends use one. Groups on the same node
-    share its adapters: whether also one without a PCI address is unknown, so that it is the least.
+    NCCL and the simulator spread rings over all adapters of a node; others use one. Groups on a
+    node share these: whether also one without a PCI address is unknown, so that it is the least.
     """
     if shape.nodes < 2:
         return None
@@ -422,7 +422,7 @@ def adapter_gBps(trace: Trace, shape: Shape) -> float | None:  # noqa: N802
         any(node_of(trace, rank) == first for rank in trace.groups[other].ranks)
         for other in shape.groups
     )
-    spread = "nccl" in group.backend.lower()
+    spread = any(one in group.backend.lower() for one in ("nccl", "simulated"))
     per_node = [_node_gbps(trace, rank, spread=spread) for rank in ranks]
     return min(per_node) / 8 / max(sharing, 1) or None
 

@@ -2,8 +2,7 @@
 
 Measurements come in as plain arrays; the result is a scenario with its fits and their limits. The
 cluster has one link for each rank within nodes and one card between them, with the latency and
-bandwidth at which rings over all cards of a node take as long as measured; over one card, where
-some groups have only some of a node's ranks.
+bandwidth at which rings over the cards of a group's ranks take as long as measured.
 """
 
 from __future__ import annotations
@@ -142,7 +141,7 @@ def calibrate(seen: Observed) -> Calibration:
         fabric=Fabric(kind="switch", nodes_per_leaf=nodes),
         job=Job(ranks=seen.ranks),
         work=work,
-        collectives=Collectives(algorithm="ring", channels=int(links.cards == 1)),
+        collectives=Collectives(algorithm="ring"),
         noise=(*noises, *loading),
         strategy=Strategy(kind="local_sgd", every=apart) if apart > 1 else Strategy(),
         run=Run(steps=max(steps, 100)),

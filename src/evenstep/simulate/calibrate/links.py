@@ -52,13 +52,13 @@ class ObservedCollectives(Document):
         least = int(node_blocks(Request(self.operation, ranks, node, self.bytes)).min())
         return 1 if least == self.ranks else least
 
-    def wire_bytes(self, node: Array, *, one_ring: bool) -> float:
+    def wire_bytes(self, node: Array) -> float:
         """Bytes that each rank sends over one link: to others of its node or, where there are
         several, over a card, as of an all-to-all or of as many rings as a node has members."""
         beside = self.beside(node)
         if self.operation == "all_to_all":
             return (self.ranks - beside) * self.bytes / self.ranks
-        return self.rounds * self.bytes / self.ranks / (1 if one_ring else beside)
+        return self.rounds * self.bytes / self.ranks / beside
 
     @property
     def ranks(self) -> Positive:
@@ -254,8 +254,8 @@ class FittedLink(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FittedLinks(Document):
-    """Links within nodes and between them; None without measurements. `cards` of a node that a
-    group's rings take, each its own: links not measured within a node are no bottleneck."""
+    """Links within nodes and between them; None without measurements. `cards` of a node: links not
+    measured within a node are no bottleneck of rings over all of these."""
 
     within_node: FittedLink | None
     between_nodes: FittedLink | None
@@ -290,17 +290,13 @@ def fit_links(seen: Calls, node: Array, cards: int) -> FittedLinks:
             "transfers take half as long again as undisturbed ones, or more: the links are fitted "
             "to the mean, and that transfers vary is not in the scenario"
         )
-    rings = [one.beside(node) for one in across if one.operation != "all_to_all"]
-    if any(1 < beside < cards for beside in rings):
-        cards = 1  # groups side by side on a node would share the cards of their rings
-    return FittedLinks(fit_line(inside), fit_line(across, node, cards == 1), limits, cards)
+    return FittedLinks(fit_line(inside), fit_line(across, node), limits, cards)
 
 
-def fit_line(seen: Calls, node: Array | None = None, one_ring: bool = True) -> FittedLink | None:
+def fit_line(seen: Calls, node: Array | None = None) -> FittedLink | None:
     """Fit α in ns and B in GB/s of t = rα + w/B: non-negative least squares of the relative error.
 
-    With collectives of one size α is 0. Without the node of each rank, all are on one. With
-    `one_ring`, a ring leaves a node by one card, however many members are on it.
+    With collectives of one size α is 0. Without the node of each rank, all are on one.
     """
     if not seen:
         return None
@@ -308,7 +304,7 @@ def fit_line(seen: Calls, node: Array | None = None, one_ring: bool = True) -> F
         node = np.zeros(1 + max(max(one.members) for one in seen), np.int64)
     time = np.array([max(one.transfer_ns, 1.0) for one in seen])
     weight = np.sqrt([one.per_step for one in seen]) / time
-    sent = [[one.rounds, one.wire_bytes(node, one_ring=one_ring)] for one in seen]
+    sent = [[one.rounds, one.wire_bytes(node)] for one in seen]
     columns = np.array(sent) * weight[:, None]
     target = time * weight
     if len({one.bytes for one in seen}) == 1:

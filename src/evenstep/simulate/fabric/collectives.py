@@ -22,9 +22,9 @@ TREE_CHUNKS = 16  # the cost of a tree is in proportion to these
 class Round(NamedTuple):
     """Messages that are under way together, `repeats` times in a row.
 
-    `bytes`: size of one message (a number, or one for each). `card`: the card of both nodes that a
-    message takes, -1 for each GPU's own. A `posted` message leaves when its target, too, is in the
-    round: large messages wait for their receive buffer.
+    `bytes`: size of one message (a number, or one for each). With `rails` a message between nodes
+    takes the card of the GPU that receives it on both. A `posted` message leaves when its target,
+    too, is in the round: large messages wait for their receive buffer.
 
     A rank takes part once in each `lane`; the lanes of a collective progress independently, as
     channels do. A message may end in another lane, `to_lane`.
@@ -34,7 +34,7 @@ class Round(NamedTuple):
     target: Array
     bytes: Array
     repeats: int = 1
-    card: Array | None = None
+    rails: bool = False
     ring: tuple[int, int] | None = None  # rows × length, where it is rings in that layout
     posted: bool = False
     lane: Array | int = 0
@@ -94,10 +94,9 @@ def _ring(request: Request, message_bytes: float, repeats: int) -> Round:
     once it has finished the round before in all rings."""
     order, channels = _channel_orders(request)
     following = np.roll(order, -1, axis=1)
-    channel = np.repeat(np.tile(np.arange(channels), len(request.members)), request.size)
     return Round(
         order.reshape(-1), following.reshape(-1), np.asarray(message_bytes / channels), repeats,
-        channel if channels > 1 else None, (len(order), request.size),
+        channels > 1, (len(order), request.size),
     )  # fmt: skip
 
 
@@ -108,7 +107,7 @@ def _channel_orders(request: Request) -> tuple[Array, int]:
     each = np.repeat(width, width)
     start = np.repeat(np.cumsum(width) - width, width)
     place = np.arange(request.size) - start
-    turn = np.arange(channels)[:, None] * each // channels
+    turn = -(-np.arange(channels)[:, None] * each // channels)  # the first GPU of each card
     order = request.members[:, start + (place + turn) % each]
     return order.reshape(-1, request.size), channels
 

@@ -164,7 +164,7 @@ def _flow(
 
 def stage(network: Network, gpu: Array, item: Round) -> FlowRound:
     """Lay one round on the network. A rank's message to itself without bytes takes no time."""
-    routes = network.routes(gpu[item.source], gpu[item.target], item.card)
+    routes = network.routes(gpu[item.source], gpu[item.target], rails=item.rails)
     sizes = np.broadcast_to(item.bytes, item.source.shape)
     told = (sizes == 0) & (item.source == item.target)
     if told.any():

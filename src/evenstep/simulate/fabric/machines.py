@@ -155,25 +155,28 @@ class Machines:
     # -- as a rank's agent would describe it ---------------------------------------------------
 
     def locality(self, gpu: int) -> dict[str, Any]:
-        """Where a rank runs: its GPU, the node's GPUs and cards, and their distances."""
+        """Where a rank runs: its node's cards; and where the scenario describes them its GPU, the
+        node's GPUs, and their distances."""
         node, local = divmod(gpu, self.cluster.gpus_per_node)
         kind = int(self.kind[node])
         gpus = range(self.cluster.gpus_per_node)
         cards = range(self.cluster.nics_per_node)
         name = self._kinds[kind].gpu or self.cluster.gpu
         cores = int(self.core_numa[kind, local])
+        speed_gbps = 8 * (self._kinds[kind].nic_gBps or self.cluster.nic_gBps)
+        nics = [
+            {"name": f"nic{c}", "pci": f"0001:{c + 1:02x}:00.0", "speed_gbps": speed_gbps}
+            for c in cards
+        ]
+        if not self.described:
+            return {"hostname": f"node{node:04d}", "nics": nics}
         return {
             "hostname": f"node{node:04d}",
             "cpu": {"model": None, "allowed": _cores(cores)},
             "numa": [{"node": n, "cpus": _cores(n)} for n in range(self.numa_nodes)],
             "nics": [
-                {
-                    "name": f"nic{c}",
-                    "pci": f"0001:{c + 1:02x}:00.0",
-                    "numa_node": int(self.nic_numa[kind, c]),
-                    "speed_gbps": 8 * float(self.capacities("nic_gBps")[node]),
-                }
-                for c in cards
+                nic | {"numa_node": int(self.nic_numa[kind, c])}
+                for c, nic in zip(cards, nics, strict=True)
             ],
             "gpus": [
                 {"pci": _gpu(g), "numa_node": int(self.gpu_numa[kind, g]), "name": name or None}

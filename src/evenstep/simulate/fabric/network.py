@@ -121,21 +121,19 @@ class Network:
 
     # -- routes ------------------------------------------------------------------------------------
 
-    def routes(self, source: Array, target: Array, card: Array | None = None) -> Routes:
+    def routes(self, source: Array, target: Array, *, rails: bool = False) -> Routes:
         """Routes between GPUs, numbered node × GPUs + GPU.
 
-        `card`: the card of both nodes that a message takes, counted modulo the cards of a node; -1,
-        or none given: each GPU's own. A message of a GPU to itself goes to the switch between the
-        GPUs and back.
+        Each takes its GPU's own card of a node; with `rails` on both that of the target, unless the
+        scenario names the cards. A message of a GPU to itself goes to the switch between the GPUs
+        and back.
         """
         size = self.cluster.gpus_per_node
         outside = source // size != target // size
         own = np.column_stack([source, self.first[1] + target])  # links of the GPUs of a node
         parts = np.where((outside | (size == 1))[:, None], -1, own)
         if outside.any():
-            far = self._between(
-                source[outside], target[outside], None if card is None else card[outside]
-            )
+            far = self._between(source[outside], target[outside], rails=rails)
             wide = np.full((len(source), far.shape[1]), -1)
             wide[outside] = far
             parts = np.concatenate([parts, wide], axis=1)
@@ -143,11 +141,15 @@ class Network:
         start = np.concatenate([[0], np.cumsum(used.sum(axis=1))])
         return Routes(start, parts[used])
 
-    def _between(self, source: Array, target: Array, card: Array | None) -> Array:
+    def _between(self, source: Array, target: Array, *, rails: bool) -> Array:
         """Links between nodes: those of the fabric, and around them those of the machines' parts,
         each of which sends and receives."""
         size, cards = self.cluster.gpus_per_node, self.cluster.nics_per_node
-        ends = [(gpu // size, gpu, self._card(gpu, card)) for gpu in (source, target)]
+        card, rails = self.machines.card, rails and not self.machines.maps_cards
+        ends = [
+            (gpu // size, gpu, card[self.machines.kind[by // size], by % size])
+            for gpu, by in ((source, target if rails else source), (target, target))
+        ]
         found = self._through(*(node * cards + chosen for node, _, chosen in ends))
         for number, part in enumerate(self._parts):
             if part.name != "gpu":
@@ -157,14 +159,6 @@ class Network:
                     links.append(np.where(place < 0, -1, first + node * part.each + place))
                 found = np.column_stack([links[0], found, links[1]])
         return found
-
-    def _card(self, gpu: Array, asked: Array | None) -> Array:
-        """The card of each GPU's message: its own where the scenario names it, else the asked."""
-        size = self.cluster.gpus_per_node
-        own = np.asarray(self.machines.card[self.machines.kind[gpu // size], gpu % size])
-        if asked is None or self.machines.maps_cards:
-            return own
-        return np.where(asked >= 0, asked % self.cluster.nics_per_node, own)
 
     def _place_in(self, part: str, node: Array, gpu: Array, card: Array) -> Array:
         """The card, NUMA node or PCIe switch of its machine whose link to a card a GPU's message

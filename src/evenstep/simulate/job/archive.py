@@ -73,12 +73,9 @@ class RunInfo:
         return Machines(self.scenario.cluster)
 
     def closing(self, rank: int) -> dict[str, Any]:
-        """Facts at the end of a rank's spool: locality, where the scenario describes it, and the
-        reason of closing."""
-        facts: dict[str, Any] = {"closed": "simulated"}
-        if self._machines.described:
-            facts["locality"] = self._machines.locality(int(self.placement.gpu[rank]))
-        return facts
+        """Facts at the end of a rank's spool: locality and the reason of closing."""
+        locality = self._machines.locality(int(self.placement.gpu[rank]))
+        return {"closed": "simulated", "locality": locality}
 
     def groups(self) -> list[list[bytes]]:
         """What a spool says of the groups of each partition, in the order of its rows."""

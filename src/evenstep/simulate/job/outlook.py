@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from evenstep import checkpoints
-from evenstep.scenario.parts import Part, Reliability
+from evenstep.scenario.parts import Energy, Part, Reliability
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.formulas.reliability import (
     DAY_NS,
@@ -84,13 +84,13 @@ def energy(
     scenario: Scenario, account: StepSums, amount: float, weeks: dict[str, Any] | None
 ) -> dict[str, float | None] | None:
     """Energy E = Σ time × power × PUE and cost of the counted steps, `amount` units each; None
-    where no power is given.
+    where neither power nor price is given.
 
     The PUE multiplies everything for cooling and supply (ISO/IEC 30134-2). A useful unit also
     carries its part of what failures, checkpoints and restarts use over weeks.
     """
     given = scenario.energy
-    if not (given.compute_watts or given.node_share_watts or given.price_per_hour):
+    if replace(given, pue=1.0) == Energy():
         return None
     of = {name: float(total.sum()) for name, total in account.totals.items()}
     sending_ns = max(of["blocked"] - of["waited"], 0.0)

@@ -188,7 +188,8 @@ def _trial(setup: Setup, edges: Edges) -> LimitCheck:
 def _shorter(scenario: Scenario, ranks: int = 0, **tables: Any) -> Scenario:
     """A shorter run, at this number of ranks, with other tables."""
     run, job = scenario.run, replace(scenario.job, ranks=ranks or scenario.ranks)
-    run = replace(run, steps=min(run.steps, MOST_STEPS + run.warm_up))
+    counted = max(MOST_STEPS, scenario.strategy.every)
+    run = replace(run, steps=min(run.steps, counted + run.warm_up))
     return replace(scenario, run=run, job=job, **tables)
 
 
