@@ -668,3 +668,98 @@ def test_an_event_file_of_loading_alone_has_the_times_of_its_steps(tmp_path, mon
     trace = step_tables.read([SourceFile(path, b"")])
     assert steps(trace) == [(0, 0, 2.0), (0, 1, 2.0)]
     assert steps(trace, Kind.PHASE) == [(0, 0, 0.1), (0, 1, 0.1)]
+
+
+ROWS = [(step, rank, 1000 + 234.5 * rank + step) for step in range(3) for rank in range(2)]
+#: Both ranks' steps end with rank 1's.
+READ = [(rank, step, round(1.2345 + step / 1e3, 4)) for rank in range(2) for step in range(3)]
+
+
+@pytest.mark.parametrize(
+    "head",
+    ["# of 12 March\n# two hosts, a and b\nstep,rank,step_time_ms\n",
+     "# of 12 March\n\n#step,rank,step_time_ms\n"],
+)  # fmt: skip
+def test_comments_above_a_table_are_no_names_but_the_last_may_be(opened, head):
+    """As numpy.savetxt writes its header."""
+    assert sorted(steps(opened(head + "".join(f"{s},{r},{ms}\n" for s, r, ms in ROWS)))) == READ
+
+
+@pytest.mark.parametrize(
+    ("separator", "form"),
+    [(",", lambda ms: f'"{ms:,.1f}"'), (";", lambda ms: f"{ms:,.1f}"), ("\t", "{:,.1f}".format),
+     (";", lambda ms: f"{ms:,.1f}".translate(str.maketrans(",.", ".,")))],
+)  # fmt: skip
+def test_thousands_may_be_separated(opened, separator, form):
+    rows = [("step", "rank", "step_time_ms"), *((s, r, form(ms)) for s, r, ms in ROWS)]
+    text = "".join(separator.join(map(str, row)) + "\n" for row in rows)
+    assert sorted(steps(opened(text))) == READ
+
+
+@pytest.mark.parametrize(
+    ("names", "place"),
+    [("gpu", "{r}"), ("host", "gpu-{r:03d}"), ("node_rank,local_rank", "{r},0"),
+     ("hostname,gpu", "a,{r}"), ("device", "cuda:{r}")],
+)  # fmt: skip
+def test_workers_without_a_number_are_told_apart_by_where_they_run(opened, names, place):
+    text = "".join(f"{s},{place.format(r=r)},{ms}\n" for s, r, ms in ROWS)
+    assert sorted(steps(opened(f"step,{names},step_time_ms\n{text}"))) == READ
+
+
+def test_a_measure_of_a_gpu_tells_no_workers_apart(opened):
+    """Each value comes in one step."""
+    text = "".join(f"{step},{50 + step},100\n" for step in range(9))
+    assert {rank for rank, *_ in steps(opened("step,gpu,step_time_ms\n" + text))} == {0}
+
+
+@pytest.mark.parametrize(
+    ("unit", "scale"),
+    [("_us", 1e6), (" (\u00b5s)", 1e6), (" [microseconds]", 1e6), ("_minutes", 1 / 60)],
+)
+def test_units_are_known_by_their_names_and_signs(opened, unit, scale):
+    text = "".join(f"{s},{r},{ms / 1e3 * scale:.9f}\n" for s, r, ms in ROWS)
+    assert sorted(steps(opened(f"step,rank,step_time{unit}\n{text}"))) == READ
+
+
+def test_a_clock_that_passes_midnight_goes_on(opened):
+    """Steps of 20 s from 23:59:30 on."""
+    times = ("23:59:30", "23:59:50", "00:00:10", "00:00:30")
+    text = "".join(f"{time},{step}\n" for step, time in enumerate(times))
+    assert steps(opened("time,step\n" + text)) == [(0, 0, 20.0), (0, 1, 20.0), (0, 2, 20.0)]
+
+
+def test_validation_of_mmengine_is_no_step(opened):
+    """Its rows have the time of a batch and, as `step`, the epoch, but no `iter`."""
+    trained = [{"time": 0.4 + at / 1e3, "epoch": 1, "iter": at, "step": at} for at in (1, 2, 3)]
+    text = "\n".join(map(json.dumps, [*trained, {"mAP": 0.3, "time": 0.05, "step": 1}]))
+    assert steps(opened(text, "scalars.json")) == [(0, at, 0.4 + at / 1e3) for at in (1, 2, 3)]
+
+
+@pytest.fixture
+def tracked(tmp_path):
+    """A run in MLflow's file store: 3 steps, begun 500 ms apart."""
+    (tmp_path / "metrics" / "system").mkdir(parents=True)
+    (tmp_path / "meta.yaml").write_text("artifact_uri: here\nrun_id: 3f\n")
+    loss = "".join(f"{1_700_000_000_000 + 500 * at} {9 - at} {at}\n" for at in range(4))
+    (tmp_path / "metrics" / "loss").write_text(loss)
+    (tmp_path / "metrics" / "system" / "power").write_text("1700000000000 300 0\n" * 9)
+    return tmp_path
+
+
+def test_a_run_of_mlflow_has_the_times_of_its_steps(tracked):
+    assert steps(open_trace([tracked])) == [(0, at, 0.5) for at in range(3)]
+
+
+def test_a_run_of_mlflow_has_the_durations_that_it_logged(tracked):
+    """An older version writes no step."""
+    (tracked / "metrics" / "perf").mkdir()
+    times = "1700000000000 0.25\n1700000000500 0.5\nno value\n"
+    (tracked / "metrics" / "perf" / "step_time").write_text(times)
+    trace = open_trace([tracked])
+    assert steps(trace) == [(0, 0, 0.25), (0, 1, 0.5)]
+    assert any("1 lines that are no values" in limit for limit in trace.limits)
+
+
+def test_a_metric_of_mlflow_alone_says_what_to_give(tracked):
+    with pytest.raises(EvenstepError, match="is a metric of MLflow: give the folder of its run"):
+        open_trace([tracked / "metrics" / "loss"])

@@ -109,6 +109,21 @@ PADDLE = "".join(
     f"avg_reader_cost: 0.00021 sec, avg_batch_cost: 0.12{at} sec, speed: 8.06 step/s\n"
     for at in (1, 2)
 )
+INTERNLM = "".join(
+    f"2024-03-01T23:59:58.{at}00+08:00 INFO [training_internlm.py, line 413, in record_current_"
+    f"batch_training_metrics] - pid=12 : tflops=17 step={at} loss=9 tgs (tokens/gpu/second)=40.5"
+    f" tgs/last_tgs_1=4000.5 lr=4e-07 micro_num=4 fwd_bwd_time=0.08\n" for at in (1, 2, 4)
+)  # fmt: skip
+INTERNLM_COMMAS = "".join(
+    f"2023-05-01 10:00:0{at},250\tINFO train.py:317 in record_current_batch_training_metrics -- "
+    f"tflops=188.0,step={at},loss=5.4,tgs (tokens/gpu/second)=4200.7,lr=7e-06,micro_num=4\n"
+    for at in (1, 2)
+)  # fmt: skip
+VERL = "(TaskRunner pid=7) step:0 - val-core/gsm8k/acc/mean@1:0.5\n" + "".join(
+    f"(TaskRunner pid=7) step:{at} - global_seqlen/min:24000 - "
+    + "".join(f"critic/score_{n}/mean:0.1234567890123456 - " for n in range(130))
+    + f"timing_s/gen:5.5 - timing_s/step:30.{at} - perf/throughput:619.4\n" for at in (1, 2)
+)  # fmt: skip
 OLMO = "".join(
     f"2026-05-08 12:00:0{at}.500\tnode1:0\tolmo.train:967\tINFO\t[step={at}/1000,epoch=0]\n"
     "    train/CrossEntropyLoss=5.0\n    throughput/device/batches_per_second=1.2\n"
@@ -168,6 +183,9 @@ def opened(tmp_path):
         (STAGES, "DeepSpeed's pipeline", {(0, 10): 0.991, (0, 20): 0.992}),
         (PADDLE, "Paddle", {(0, 1): 0.121, (0, 2): 0.122}),
         (OLMO, "OLMo", {(0, 2): 1.0, (0, 4): 1.0}),
+        (INTERNLM, "InternLM", {(0, 2): 0.1, (0, 4): 0.1}),
+        (INTERNLM_COMMAS, "InternLM", {(0, 2): 1.0}),
+        (VERL, "verl", {(0, 1): 30.1, (0, 2): 30.2}),
         (TIMERS, "Megatron-LM", {(r, s): 0.1 for r in (0, 1) for s in (1, 2, 3)}),
     ],
 )

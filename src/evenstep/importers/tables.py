@@ -29,8 +29,11 @@ MOST_ROWS = 20_000_000
 RELATIVE = "norm"  # suffix of the names of normalized values
 UNITS_S = {
     "s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0, "seconds": 1.0, RELATIVE: 1e-3,
-    "ms": 1e-3, "msec": 1e-3, "milliseconds": 1e-3, "us": 1e-6, "ns": 1e-9,
+    "minutes": 60.0, "ms": 1e-3, "msec": 1e-3, "msecs": 1e-3, "milliseconds": 1e-3, "us": 1e-6,
+    "usec": 1e-6, "microseconds": 1e-6, "ns": 1e-9, "nanoseconds": 1e-9,
 }  # fmt: skip
+EXAMINED = 100  # lines in which quotes are looked for
+_FIGURE = re.compile(r"[ \"']*[-+.]?\d")
 MOST_JSON_BYTES = 64_000_000  # of a table in one value
 #: Written by Python where a number is not finite; strings that hold such words are left alone.
 _NOT_FINITE = re.compile(r"(?<=[\[:, ])-?(?:NaN|Infinity)(?=\s*[,}\]])")
@@ -44,6 +47,8 @@ class TableFile(NamedTuple):
     path: Path
     names: list[str]  # of the columns, in order
     separator: str = ""  # of a CSV
+    before: int = 0  # lines of comments above its names
+    quoted: bool = False  # values with separators in them stand in quotes
     json: str = ""  # "lines": a value in each; "whole": one value
 
 
@@ -77,17 +82,29 @@ def table_file(source: SourceFile) -> TableFile | None:
     """
     if source.head.startswith(PARQUET):
         return TableFile(source.path, _parquet_names(source.path))
-    line = source.head.partition(b"\n")[0].decode("utf-8", "replace").removeprefix("\ufeff")
-    if line.lstrip().startswith(("{", "[")):
+    text = source.head.decode("utf-8", "replace").removeprefix("\ufeff").splitlines() or [""]
+    at = _names_at(text)
+    line = text[at].lstrip("# ")
+    if line.startswith(("{", "[")):
         return _json_file(source, line)
     separator = max(SEPARATORS, key=line.count)
     if separator not in line or "\0" in line:
         return None
     try:
-        names = next(csv.reader([line.rstrip("\r")], delimiter=separator), [])
+        names, *told = csv.reader([line, *text[at + 1 : at + EXAMINED]], delimiter=separator)
     except csv.Error:
         return None
-    return TableFile(source.path, [name.strip() for name in names], separator)
+    quoted = {len(row) for row in told if any(separator in value for value in row)}
+    names = [name.strip() for name in names]
+    return TableFile(source.path, names, separator, at, quoted == {len(names)})
+
+
+def _names_at(text: Sequence[str]) -> int:
+    """The line of a CSV that names its columns: the first, but for comments; or of these the last,
+    above a row of numbers."""
+    first = next((n for n, line in enumerate(text) if line.strip(" #") and line[0] != "#"), 0)
+    named = [n for n in range(first) if text[n].strip(" #")]
+    return named[-1] if named and _FIGURE.match(text[first]) else first
 
 
 def _json_file(source: SourceFile, line: str) -> TableFile | None:
@@ -118,7 +135,8 @@ def spell(name: str) -> tuple[str, float | None]:
 
     `exec_time_us` is ("exec time", 1e-6); `steps_per_second` and `grad_norm` have no unit.
     """
-    words = re.sub(r"[^a-z]+", " ", name.lower()).split()
+    plain = re.sub("[\u00b5\u03bc](?=s)", "u", name.lower())  # as in µs
+    words = re.sub(r"[^a-z]+", " ", plain).split()
     before, last = ["", "", *words][-2:]
     unit = UNITS_S.get(last)
     if before == "per" or (last == RELATIVE and before not in ("time", "duration")):
@@ -174,8 +192,8 @@ def _load(
         return '"' + name.replace('"', '""') + '"'
 
     picked = []
-    for at, name in enumerate(numbers):  # a comma between semicolons is decimal
-        plain = f"replace({value(name)}, ',', '.')" if file.separator == ";" else value(name)
+    for at, name in enumerate(numbers):
+        plain = _ungrouped(value(name), file.separator) if file.separator else value(name)
         dates = [
             f"epoch(TRY_CAST(CAST({value(name)} AS VARCHAR) AS {kind}))"
             for kind in ("TIMESTAMPTZ", "INTERVAL")
@@ -188,16 +206,32 @@ def _load(
     connection.execute(f"CREATE TEMP TABLE found AS {query}")
 
 
+def _ungrouped(value: str, separator: str) -> str:
+    """SQL of a number without separators of thousands; a comma between semicolons is decimal."""
+    first = r"[-+]?[1-9]\d{0,2}"
+    if separator != ";":
+        grouped = f"regexp_full_match({value}, '{first}(,\\d{{3}})+(\\.\\d+)?')"
+        return f"CASE WHEN {grouped} THEN replace({value}, ',', '') ELSE {value} END"
+    return (
+        f"CASE WHEN regexp_full_match({value}, '{first}(,\\d{{3}})+\\.\\d+') "
+        f"THEN replace({value}, ',', '') "
+        f"WHEN regexp_full_match({value}, '{first}(\\.\\d{{3}})+,\\d+') "
+        f"THEN replace(replace({value}, '.', ''), ',', '.') ELSE replace({value}, ',', '.') END"
+    )
+
+
 def _csv_reader(file: TableFile, path: str) -> str:
-    """DuckDB's reader of a CSV without guessing; a stray quote does not swallow rows."""
+    """DuckDB's reader of a CSV without guessing; a stray quote does not swallow rows where none
+    are needed."""
     columns = ", ".join(f"'c{at}': 'VARCHAR'" for at in range(len(file.names)))
     with file.path.open("rb") as stream:
         magic = stream.read(len(ZSTANDARD))
+    quote = '"' if file.quoted else ""
     packed = "gzip" if magic[:2] == GZIP else "zstd" if magic == ZSTANDARD else "none"
     return (
-        f"read_csv({path}, header = true, delim = '{file.separator}', quote = '', escape = '', "
-        f"auto_detect = false, columns = {{{columns}}}, null_padding = true, "
-        f"strict_mode = false, store_rejects = true, compression = '{packed}')"
+        f"read_csv({path}, header = true, skip = {file.before}, delim = '{file.separator}', "
+        f"quote = '{quote}', escape = '{quote}', auto_detect = false, columns = {{{columns}}}, "
+        f"null_padding = true, strict_mode = false, store_rejects = true, compression = '{packed}')"
     )
 
 

@@ -33,6 +33,9 @@ _KNOWN = (
      "give it from its beginning"),
     ((), rb"(?m)^# OSU |^ *#bytes +#(?:rep|it)",
      "a result of the OSU, IMB or perftest benchmarks", "measure with nccl-tests"),
+    ((), rb"(?m)^artifact_location: ", "an experiment of MLflow", "give the folder of one run"),
+    ((), rb"^\d{13} [-+.\de]+(?: \d+)?\n", "a metric of MLflow",
+     "give the folder of its run, which has a meta.yaml"),
     ((), rb'"log_history"', "a state of the Hugging Face Trainer, without times of steps",
      "give the log with its progress bar"),
 )  # fmt: skip

@@ -2,13 +2,13 @@
 
 Also read are tables with a column per worker, and files of experiment trackers: a column of
 durations per run (Weights & Biases), a row per metric (MLflow), the history of one metric or of all
-(TensorBoard). Columns and units are found by names.
+(TensorBoard, MLflow's store). Columns and units are found by names.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from evenstep.importers.content import SourceFile, TraceFormat, usable
 from evenstep.importers.draft import Draft
 from evenstep.importers.file_ranks import natural, ranks_in_order
 from evenstep.importers.kineto.names import phase
-from evenstep.importers.steps import tensorboard
+from evenstep.importers.steps import mlflow, tensorboard
 from evenstep.importers.steps.records import WHOLE, WORK, Timed, trace_of
 from evenstep.importers.tables import (
     RELATIVE,
@@ -31,15 +31,22 @@ from evenstep.importers.tables import (
     spell,
     table_file,
 )
-from evenstep.trace.columns import positions_by_key
+from evenstep.trace.columns import key_numbers, positions_by_key
 from evenstep.trace.spool.layout import Phase
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[np.float64]
+Scalars = dict[str, list[tuple[int, float, float]]]  # step, time in s and value, by metric
+Tracker = Callable[[Path, list[str]], Scalars]
 
 NAME = "step table"
-RANKS = ("rank", "global_rank", "rank_id", "worker", "worker_id", "process", "replica", "run_id")
-STEPS = ("step", "global_step", "_step", "iteration", "iter", "train_step", "batch", "batch_idx",
+RANKS = ("rank", "global_rank", "rank_id", "worker", "worker_id", "trainer_id", "process",
+         "replica", "run_id")  # fmt: skip
+#: Of a worker without a number of its own, all columns together.
+PLACES = ("host", "hostname", "host_name", "node", "node_id", "node_rank", "node_name", "machine",
+          "pod", "pod_name", "gpu", "gpu_id", "gpu_index", "device", "device_id",
+          "local_rank")  # fmt: skip
+STEPS = ("iter", "step", "global_step", "_step", "iteration", "train_step", "batch", "batch_idx",
          "training_iteration", "current_steps", "global_step/max_steps", "epoch")  # fmt: skip
 TIMES = ("timestamp", "_timestamp", "wall_time", "start", "start_time", "start_ts",
          "time", "time_s", "time_(s)", "time_sec", "time_ms", "time_(ms)", "time_us",
@@ -49,7 +56,9 @@ OF_RUNS = ("current_steps", "global_step/max_steps")  # LlamaFactory, ms-swift: 
 NO_STEPS = ("jobid", "busbw", "algbw")  # accounting of Slurm, results of benchmarks
 METRICS, VALUES = ("key", "metric", "metric_name", "tag"), ("value", "metric_value")
 _UNIT_NAMES = ("sec", "secs", "second", "seconds", "ms", "us", "ns")  # may be all of a name
+MOST_CELLS = 0.9  # share of workers × steps
 MINOR = 0.05  # share of rows: fewer fall where clocks are set
+DAY_S = 86_400.0
 LARGEST = float(1 << 53)  # whole numbers that a float64 tells apart
 _STEP_TIME = re.compile(
     r"^(?:(?:train )?(?:step|iter|iteration|batch|global step)s? (?:time|duration|timing)s?"
@@ -92,6 +101,7 @@ class StepColumns(NamedTuple):
 
     file: TableFile
     rank: str
+    places: list[str]  # of `PLACES`, where there is no rank
     step: str
     time: str
     phase: str
@@ -102,7 +112,14 @@ class StepColumns(NamedTuple):
 
 def recognises(source: SourceFile) -> bool:
     """Whether a file has a step or a time, and a duration or a worker."""
-    return tensorboard.recognises(source.head) or layout_of(source) is not None
+    return _tracker_of(source) is not None or layout_of(source) is not None
+
+
+def _tracker_of(source: SourceFile) -> Tracker | None:
+    """The reader of an experiment tracker's files; None of a table."""
+    if tensorboard.recognises(source.head):
+        return tensorboard.scalars
+    return mlflow.scalars if mlflow.recognises(source) else None
 
 
 def layout_of(source: SourceFile) -> StepColumns | None:
@@ -129,7 +146,9 @@ def layout_of(source: SourceFile) -> StepColumns | None:
         return None
     epoch = column_of(file, ("epoch",))
     epoch = "" if epoch == step else epoch
-    return StepColumns(file, rank, step, time, part, epoch, metric, durations)
+    located = (column_of(file, (name,)) for name in PLACES if step and not rank)
+    places = [name for name in located if name]
+    return StepColumns(file, rank, places, step, time, part, epoch, metric, durations)
 
 
 def _of_workers(file: TableFile, place: str) -> list[Duration]:
@@ -184,10 +203,10 @@ def read(sources: Sequence[SourceFile]) -> Trace:
 
     def timed(source: SourceFile) -> list[Timed]:
         own = by_path[source.path]
-        layout = None if tensorboard.recognises(source.head) else layout_of(source)
-        if layout is None:
-            return _metrics(source.path, own, draft.limits)
-        return _rows(layout, own, places, draft.limits)
+        if tracker := _tracker_of(source):
+            return _metrics(source.path, tracker(source.path, draft.limits), own, draft.limits)
+        layout = layout_of(source)
+        return _rows(layout, own, places, draft.limits) if layout else []
 
     for found in usable(sources, draft.limits, timed):
         parts += found
@@ -207,7 +226,7 @@ FORMAT = TraceFormat(NAME, recognises, read)
 def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -> list[Timed]:
     """The rows of a table, once per column of durations."""
     names = [layout.step, layout.time, layout.epoch, *(each.name for each in layout.durations)]
-    texts = [name for name in (layout.rank, layout.phase, layout.metric) if name]
+    texts = [name for name in (layout.rank, *layout.places, layout.phase, layout.metric) if name]
     table = read_table(layout.file, [name for name in dict.fromkeys(names) if name], texts, limits)
     length = len(next(iter(table.numbers.values())))
     if not length:
@@ -216,14 +235,16 @@ def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -
     time = table.numbers.get(layout.time, np.full(length, np.nan))
     time = time * unit if unit else _seconds(time)
     rank = np.full(length, own)
-    if layout.rank:
-        kinds, code = table.texts[layout.rank]
+    told = table.texts[layout.rank] if layout.rank else _by_places(layout, table)
+    if told is not None:
+        kinds, code = told
         rank = np.append(np.array(_number_workers(kinds, places), np.int64), -1)[code]
+    time = time if unit or "elapsed" in layout.time.lower() else _over_midnight(rank, time)
     number = table.numbers.get(layout.step)
     number = _count_steps(rank, time) if number is None else number
     if layout.step and layout.epoch:
         number = _through_epochs(rank, number, table.numbers[layout.epoch])
-    if layout.step.lower() == "epoch" and texts in ([], [layout.rank]):
+    if layout.step.lower() == "epoch" and not (layout.phase or layout.metric):
         places_told = len(np.unique(np.stack([rank, number // 1]), axis=1).T)
         number = number if places_told == length else positions_by_key(rank)
     part = _parts(table, layout.phase) if layout.phase else np.full(length, WHOLE)
@@ -245,6 +266,23 @@ def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -
         kind = np.where(part == WHOLE, each.phase, part)
         found.append(_timed_steps(mine, number, time, seconds, kind, there))
     return found
+
+
+def _by_places(layout: StepColumns, table: Table) -> tuple[list[str], Array] | None:
+    """Names of workers by where they run, and the one of each row, -1 unknown; None of one worker,
+    or where most of them do not have most steps, as of columns that are measured."""
+    parts = [table.texts[name] for name in layout.places]
+    if not parts:
+        return None
+    worker = key_numbers(*(at for _, at in parts))
+    first = np.unique(worker, return_index=True)[1]
+    number, at = np.unique(table.numbers[layout.step], return_inverse=True)
+    there = len(np.unique(worker * len(number) + at))
+    if len(first) < 2 or there < MOST_CELLS * len(first) * len(number):
+        return None
+    names = ["/".join(kinds[at[row]] for kinds, at in parts) for row in first.tolist()]
+    unknown = np.min([at for _, at in parts], axis=0) < 0
+    return names, np.where(unknown, -1, worker)
 
 
 def _make_steps(durations: Iterable[Duration]) -> bool:
@@ -350,9 +388,18 @@ def _seconds(time: Array) -> Array:
     return time / 1000.0 ** max(int(np.log10(largest) - 8) // 3, 0)
 
 
-def _metrics(path: Path, own: int, limits: list[str]) -> list[Timed]:
+def _over_midnight(rank: Array, time: Array) -> Array:
+    """Times of a clock that shows the day's: where one of a worker, in the order of the file, falls
+    by more than half a day, a new day has begun."""
+    found = time.copy()
+    for one in np.unique(rank) if np.nanmax(time, initial=0.0) < DAY_S else ():
+        mine = np.flatnonzero((rank == one) & np.isfinite(time))
+        found[mine[1:]] += DAY_S * np.cumsum(np.diff(time[mine]) < -DAY_S / 2)
+    return found
+
+
+def _metrics(path: Path, tags: Scalars, own: int, limits: list[str]) -> list[Timed]:
     """A row per step and metric of durations; without such a metric, the time between steps."""
-    tags = tensorboard.scalars(path, limits)
     told = {tag: found for tag in tags if (found := _duration(tag)) is not None}
     rows, within = list[Timed](), None
     if tags and not _make_steps(told.values()):

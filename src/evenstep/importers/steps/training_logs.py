@@ -2,9 +2,9 @@
 
 Read are Megatron-LM, nanotron, torchtitan, DeepSpeed, NeMo, nanoGPT, modded-nanogpt, llm.c and
 their derivatives, fairseq, detectron2, MMEngine, mmcv, YOLOX, timm, Swin, MaxText, OLMo, Paddle,
-the examples of torchvision and PyTorch, the progress bars of the Hugging Face Trainer and Lightning
-(tqdm), and MLPerf's `:::MLLOG`. In a log of several ranks
-lines begin with their rank (torchrun, srun, mpirun); any other log is of one rank.
+InternLM, verl, the examples of torchvision and PyTorch, the progress bars of the Hugging Face
+Trainer and Lightning (tqdm), and MLPerf's `:::MLLOG`. In a log of several ranks lines begin with
+their rank (torchrun, srun, mpirun); any other log is of one rank.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NAME = "training log"
 MOST_STEPS = 10_000_000
 SEARCHED_LINES = 200_000  # of a log that begins with lines of NCCL
 LATEST_S = 1e9  # of a clock that begins with the run
-LONGEST = 4_096  # characters of a line that are examined
+LONGEST = 16_384  # characters of a line that are examined: verl prints all metrics in one
 _FEWEST = 2  # lines of steps in a training log
 _WITH_TIMERS = "Megatron-LM"  # prints the timers of a step after its line
 
@@ -136,6 +136,10 @@ KINDS = {
     "DeepSpeed's pipeline": _kind("iter time (s)",
         r"\bsteps: <step> loss: .{0,40}? iter time \(s\): <s>"),
     "MaxText": _kind("completed step", r"\bcompleted step: <step>, seconds: <s>", 1),
+    # `tflops=188.0,step=36,loss=5.5,tgs (tokens/gpu/second)=4233.7,…`, later without commas
+    "InternLM": _kind("tgs (tokens/gpu/second)=",
+        r"\bstep=<step>[, ].{0,200}?\btgs \(tokens/gpu/second\)="),
+    "verl": _kind("timing_s/step:", r"^.{0,80}?\bstep:<step> - .*?\btiming_s/step:<s>", 1),
     "OLMo": _kind("[step=", r"\[step=<step>/\d{1,9}[,\]]"),
     "Paddle": _kind("batch_cost",
         r"\b(?:global[ _]step:? |iter: )<step>\b.{0,400}?\b(?:avg_)?batch_cost: <s>"),
