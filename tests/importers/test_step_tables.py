@@ -751,9 +751,8 @@ def test_a_run_of_mlflow_has_the_times_of_its_steps(tracked):
 
 
 def test_a_run_of_mlflow_has_the_durations_that_it_logged(tracked):
-    """An older version writes no step."""
     (tracked / "metrics" / "perf").mkdir()
-    times = "1700000000000 0.25\n1700000000500 0.5\nno value\n"
+    times = "1700000000000 0.25 0\n1700000000500 0.5 1\nno value\n"
     (tracked / "metrics" / "perf" / "step_time").write_text(times)
     trace = open_trace([tracked])
     assert steps(trace) == [(0, 0, 0.25), (0, 1, 0.5)]

@@ -208,15 +208,12 @@ def _load(
 
 def _ungrouped(value: str, separator: str) -> str:
     """SQL of a number without separators of thousands; a comma between semicolons is decimal."""
-    first = r"[-+]?[1-9]\d{0,2}"
-    if separator != ";":
-        grouped = f"regexp_full_match({value}, '{first}(,\\d{{3}})+(\\.\\d+)?')"
-        return f"CASE WHEN {grouped} THEN replace({value}, ',', '') ELSE {value} END"
+    groups = rf"regexp_full_match({value}, '[-+]?[1-9]\d{{0,2}}(,\d{{3}})+')"
+    english = f"{value} LIKE '%,%.%'" + ("" if separator == ";" else f" OR {groups}")
+    german = f"replace(replace({value}, '.', ''), ',', '.')"
     return (
-        f"CASE WHEN regexp_full_match({value}, '{first}(,\\d{{3}})+\\.\\d+') "
-        f"THEN replace({value}, ',', '') "
-        f"WHEN regexp_full_match({value}, '{first}(\\.\\d{{3}})+,\\d+') "
-        f"THEN replace(replace({value}, '.', ''), ',', '.') ELSE replace({value}, ',', '.') END"
+        f"CASE WHEN {value} NOT LIKE '%,%' THEN {value} "
+        f"WHEN {english} THEN replace({value}, ',', '') ELSE {german} END"
     )
 
 

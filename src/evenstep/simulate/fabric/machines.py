@@ -94,12 +94,6 @@ class Machines:
         self._kinds = (NodeKind(), *cluster.kinds)
 
     @property
-    def described(self) -> bool:
-        """Whether the scenario says where parts are."""
-        own = self.cluster
-        return bool(own.gpu_nics or own.gpu_numa or own.nic_numa or own.core_numa or own.kinds)
-
-    @property
     def maps_cards(self) -> bool:
         """Whether the scenario says which card a GPU uses."""
         return bool(self.cluster.gpu_nics) or any(kind.gpu_nics for kind in self._kinds)
@@ -155,28 +149,24 @@ class Machines:
     # -- as a rank's agent would describe it ---------------------------------------------------
 
     def locality(self, gpu: int) -> dict[str, Any]:
-        """Where a rank runs: its node's cards; and where the scenario describes them its GPU, the
-        node's GPUs, and their distances."""
+        """Where a rank runs: its GPU, the node's GPUs and cards, and their distances."""
         node, local = divmod(gpu, self.cluster.gpus_per_node)
         kind = int(self.kind[node])
         gpus = range(self.cluster.gpus_per_node)
         cards = range(self.cluster.nics_per_node)
         name = self._kinds[kind].gpu or self.cluster.gpu
-        cores = int(self.core_numa[kind, local])
-        speed_gbps = 8 * (self._kinds[kind].nic_gBps or self.cluster.nic_gBps)
-        nics = [
-            {"name": f"nic{c}", "pci": f"0001:{c + 1:02x}:00.0", "speed_gbps": speed_gbps}
-            for c in cards
-        ]
-        if not self.described:
-            return {"hostname": f"node{node:04d}", "nics": nics}
         return {
             "hostname": f"node{node:04d}",
-            "cpu": {"model": None, "allowed": _cores(cores)},
+            "cpu": {"model": None, "allowed": _cores(int(self.core_numa[kind, local]))},
             "numa": [{"node": n, "cpus": _cores(n)} for n in range(self.numa_nodes)],
             "nics": [
-                nic | {"numa_node": int(self.nic_numa[kind, c])}
-                for c, nic in zip(cards, nics, strict=True)
+                {
+                    "name": f"nic{c}",
+                    "pci": f"0001:{c + 1:02x}:00.0",
+                    "numa_node": int(self.nic_numa[kind, c]),
+                    "speed_gbps": 8 * (self._kinds[kind].nic_gBps or self.cluster.nic_gBps),
+                }
+                for c in cards
             ],
             "gpus": [
                 {"pci": _gpu(g), "numa_node": int(self.gpu_numa[kind, g]), "name": name or None}
