@@ -22,7 +22,7 @@ from evenstep.trace.trace import Trace
 
 NONE = -1
 WORKED, ENTRY, CALL, WAIT, STEP_END = range(5)  # `order` of rows at one time
-NEVER = -(2**40)
+UNTOLD = -(2**40)  # far below any count of operations
 TELLING_NS = 20_000  # a wait at least this long ended because its operation did
 BETWEEN_NS = 200_000  # by which an end seen elsewhere may come after the wait that it ended
 
@@ -318,16 +318,16 @@ def _wait_places(waits: Columns) -> Array:
 
 def _usual_count(place: Array, ahead: Array, telling: Array) -> Array:
     """For each wait, how many operations of the step come before the one that most `telling` waits
-    of its place are for; `NEVER` where they differ."""
+    of its place are for; `UNTOLD` where they differ."""
     if not telling.any():
-        return np.full(len(place), NEVER)
+        return np.full(len(place), UNTOLD)
     width = int(ahead[telling].max()) + 1
     votes = np.bincount(place[telling] * width + ahead[telling])
     keys = np.flatnonzero(votes)
     order = np.lexsort([votes[keys], keys // width])
     best = keys[order[np.flatnonzero(np.diff(keys[order] // width, append=-1))]]
     cast = np.bincount(place[telling], minlength=int(place.max()) + 1)
-    found = np.full(int(place.max()) + 1, NEVER)
+    found = np.full(int(place.max()) + 1, UNTOLD)
     sure = votes[best] > MOST * cast[best // width]
     found[(best // width)[sure]] = (best % width)[sure]
     return found[place]

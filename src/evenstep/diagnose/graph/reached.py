@@ -17,7 +17,7 @@ from evenstep.diagnose.graph.structure import NO_HOST, TimeLine, grouped_order, 
 from evenstep.diagnose.levels import FEWEST, MINOR
 from evenstep.trace.columns import Array, Columns, begins, run_numbers, running_maximum
 
-NEVER = -1
+NEVER = -1  # before all times
 REACHED_ROUNDS = 2  # of usual work and entries held by their queue in turn
 
 
