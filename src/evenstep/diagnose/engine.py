@@ -149,7 +149,7 @@ def _limits(case: Case) -> list[str]:
     steps, late, recorded = len(grid.steps), case.late_start_ns, trace.of_kind(Kind.PHASE)
     late_ns = float(late.max()) if len(late) else 0.0
     known = any(grid.phase_ns[phase].any() for phase in INNER_PHASES)
-    of_hosts = bool(np.isin(recorded.op, INNER_PHASES).any())
+    of_hosts = not known and bool(np.isin(recorded.op, INNER_PHASES).any())
     partial, met = _count_unmatched(grid)
     going_on, alone_steps = _uneven(case)
     attempts = attempts_of(trace.run)

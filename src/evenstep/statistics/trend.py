@@ -7,7 +7,7 @@ first-order process, its coefficient corrected for the bias of short series (Mar
 
 from __future__ import annotations
 
-from statistics import NormalDist
+from statistics import NormalDist, median
 from typing import NamedTuple
 
 import numpy as np
@@ -89,13 +89,14 @@ def thin(axis: Array, values: Array, blocks: int = BLOCKS) -> tuple[Array, Array
 def isotonic(values: Array) -> Array:
     """The non-decreasing series nearest to the values, by absolute differences, so that no single
     value moves its neighbours (pool adjacent violators)."""
-    pooled: list[list[float]] = []
+    pooled: list[tuple[float, list[float]]] = []
     for value in values.tolist():
-        level = [value]
-        while pooled and np.median(pooled[-1]) >= np.median(level):
-            level = pooled.pop() + level
-        pooled.append(level)
-    return np.concatenate([np.full(len(level), np.median(level)) for level in pooled] or [values])
+        middle, level = value, [value]
+        while pooled and pooled[-1][0] >= middle:
+            level = pooled.pop()[1] + level
+            middle = median(level)
+        pooled.append((middle, level))
+    return np.array([middle for middle, level in pooled for _ in level])
 
 
 # -- association -----------------------------------------------------------------------------------

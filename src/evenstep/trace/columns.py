@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,12 +11,36 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 
+class Chosen:
+    """Rows of a column, an array or what reads one; read when first called, and then kept."""
+
+    __slots__ = ("_column", "_length", "_rows")
+
+    def __init__(self, column: Any, rows: Any) -> None:
+        self._column, self._rows, self._length = column, rows, len(rows)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __call__(self) -> Array:
+        if self._rows is not None:
+            self._column, self._rows = _read(self._column)[self._rows], None
+        return _read(self._column)
+
+
+def _read(column: Array | Callable[[], Array]) -> Array:
+    return column() if callable(column) else column
+
+
 class Columns:
-    """A table stored by column; `columns.enter_ns` and `columns["enter_ns"]` are the same array."""
+    """A table stored by column; `columns.enter_ns` and `columns["enter_ns"]` are the same array.
+
+    Of selected rows, only those columns are copied that are read.
+    """
 
     __slots__ = ("_arrays", "_length")
 
-    def __init__(self, arrays: Mapping[str, Array]) -> None:
+    def __init__(self, arrays: Mapping[str, Array | Chosen]) -> None:
         lengths = {len(array) for array in arrays.values()}
         if len(lengths) > 1:
             raise ValueError(f"columns differ in length: {sorted(lengths)}")
@@ -30,7 +54,7 @@ class Columns:
         return iter(self._arrays)
 
     def __getitem__(self, name: str) -> Array:
-        return self._arrays[name]
+        return _read(self._arrays[name])
 
     def __getattr__(self, name: str) -> Array:
         if name.startswith("_"):  # copy and pickle look attributes up before `__init__` has run
@@ -42,12 +66,16 @@ class Columns:
 
     def select(self, which: Array | slice) -> Columns:
         """Select rows by a mask, an index array or a slice."""
-        if isinstance(which, np.ndarray) and which.dtype == bool:
+        if isinstance(which, slice):
+            return Columns({name: self[name][which] for name in self})
+        if which.dtype == bool:
+            if which.all():
+                return Columns(self._arrays)
             which = which.nonzero()[0]  # counted once, not again for every column
-        return Columns({name: array[which] for name, array in self._arrays.items()})
+        return Columns({name: Chosen(array, which) for name, array in self._arrays.items()})
 
     def only(self, *names: str) -> Columns:
-        return Columns({name: self[name] for name in names})
+        return Columns({n: self._arrays[n] if n in self._arrays else self[n] for n in names})
 
     def sorted_by(self, *names: str) -> Columns:
         """Sort rows by the named columns, ascending; the first is the most significant."""

@@ -62,7 +62,7 @@ class EventTable(Columns):
     @staticmethod
     def of(columns: Columns) -> EventTable:
         """The same columns as an event table."""
-        return EventTable({name: columns[name] for name in columns})
+        return EventTable(columns._arrays)
 
     def of_kind(self, *kinds: Kind) -> Columns:
         wanted = np.zeros(256, bool)

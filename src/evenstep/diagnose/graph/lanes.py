@@ -234,7 +234,6 @@ def _after_calls(waits: Columns, rows: Columns) -> Columns:
     that call, it waited for something else."""
     if not len(waits) or not len(rows):
         return waits
-    rows = rows.only("lane", "enter_ns", "leave_ns", "seq", "calls")
     rows = rows.select(grouped_order(rows.lane, rows.enter_ns, rows.seq))
     last = TimeLine(rows.lane, rows.enter_ns).before(waits.lane, waits.leave_ns - 1) - 1
     at = np.maximum(last, 0)

@@ -134,10 +134,11 @@ def message_ends(graph: Graph) -> Array:
     rows, table = graph.rows, graph.operations
     source, target = np.full((2, len(table) + 1), -1)
     message, sender = np.append(table.message, False), np.append(table.root, -1)
-    for link in (rows.enter, rows.wait):
-        sends = sender[link] == graph.ranks[rows.lane]
-        for ends, mine in ((source, message[link] & sends), (target, message[link] & ~sends)):
-            ends[link[mine]] = rows.lane[mine]
+    for column in (rows.enter, rows.wait):
+        mine = np.flatnonzero(message[column])
+        link, lane = column[mine], rows.lane[mine]
+        sends = sender[link] == graph.ranks[lane]
+        source[link[sends]], target[link[~sends]] = lane[sends], lane[~sends]
     return np.stack([source, target])
 
 

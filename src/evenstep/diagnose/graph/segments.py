@@ -173,8 +173,8 @@ def _batch(
         mine = np.flatnonzero(batch_of == number)
         place[mine] = np.arange(len(mine))
         head = int(mine[0])
-        here = rows.select(slice(first_row[head], first_row[head + 1]))
-        of = operations.select(slice(first_operation[head], first_operation[head + 1]))
+        here = rows.select(np.arange(first_row[head], first_row[head + 1]))
+        of = operations.select(np.arange(first_operation[head], first_operation[head + 1]))
         links = _links(here, of, int(first_operation[head]), len(ranks), queues, operations)
         over = np.concatenate([here.at_ns, of.over_ns])
         ended = np.flatnonzero(here.ends)
@@ -197,17 +197,17 @@ def _structure(
     rows: Columns, operations: Columns, first_row: Array, first_operation: Array
 ) -> Array:
     """A number per segment, the same for segments with the same links."""
-    base = first_operation[:-1]
+    base = first_operation[rows.segment]
 
     def local(column: Array) -> Array:
-        return np.where(column >= 0, column - base[rows.segment], -1).astype(np.uint64)
+        return np.where(column >= 0, column - base, -1)
 
-    here = (np.arange(len(rows)) - first_row[rows.segment]).astype(np.uint64)
+    here = np.arange(len(rows)) - first_row[rows.segment]
     index = rows["index"] - rows.segment
     links = [local(rows[name]) for name in _LINKS if name in rows]
     issued = [rows.slack_ns >= 0, operations.opens] if "host" in rows else []
     code = row_hash([here, rows.lane, *links, rows.ends, index, *issued[:1]])
-    there = (np.arange(len(operations)) - first_operation[operations.segment]).astype(np.uint64)
+    there = np.arange(len(operations)) - first_operation[operations.segment]
     other = row_hash([there, operations.queue, operations.queues, operations.op, *issued[1:]])
     return _slice_sums(code, first_row) + _slice_sums(other, first_operation) * np.uint64(3)
 

@@ -104,7 +104,8 @@ def row_hash(columns: Sequence[Array]) -> Array:
     code = np.full(len(columns[0]), _ODD)
     with np.errstate(over="ignore"):
         for column in columns:
-            code = (code ^ column.astype(np.int64).astype(np.uint64)) * _ODD
+            code ^= column.astype(np.int64, copy=False).view(np.uint64)
+            code *= _ODD
             code ^= code >> np.uint64(29)
     return code
 

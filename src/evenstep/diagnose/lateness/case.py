@@ -149,8 +149,8 @@ class Case:
         steps = self.grid.steps
         if not len(steps):
             return np.zeros(0)
-        before = self.trace.of_kind(Kind.COLLECTIVE).step < steps[0]
-        if before.any() and self.trace.flagged(Kind.STEP, Flag.INFERRED):
+        inferred, calls = self.trace.flagged(Kind.STEP, Flag.INFERRED), Kind.COLLECTIVE
+        if inferred and (self.trace.of_kind(calls).step < steps[0]).any():
             return np.zeros(0)
         start = self.grid.graph.starts_ns[0][: len(self.grid.ranks)]
         return np.asarray(start - np.quantile(start, 0.5, method="lower"))

@@ -232,8 +232,10 @@ def _excess(own: Array, chronic: Array) -> Array:
     if own.shape[1] < 2:
         return np.asarray(np.maximum(own - np.median(own, axis=0, keepdims=True), 0.0))
     above = np.stack([above_others(own[:, :, place]) for place in range(own.shape[2])], axis=2)
-    usual = np.maximum(local_median(above), 0.0) * own / np.maximum(local_median(own), 1.0)
-    return np.asarray(np.where(chronic[None, :, None], usual, np.maximum(above, 0.0)))
+    found, own = np.maximum(above, 0.0), own[:, chronic]
+    usual = np.maximum(local_median(above[:, chronic]), 0.0)
+    found[:, chronic] = usual * own / np.maximum(local_median(own), 1.0)
+    return np.asarray(found)
 
 
 # -- blame -----------------------------------------------------------------------------------------

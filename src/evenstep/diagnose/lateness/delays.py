@@ -147,6 +147,8 @@ def _hidden(grid: StepGrid, held: Array, programs: Sequence[Array]) -> Array:
     steps do not work longer than calm ones, or with few calm ones than other ranks of the program.
     It counts where its median stands out of the noise, and at most twice that."""
     work, found = grid.work_ns, np.zeros(held.shape)
+    if not grid.graph.device.any():
+        return found
     calm, usual = np.where(held > 0, np.nan, work), work - above_peers(work, programs)
     often = np.count_nonzero(~np.isnan(calm), axis=0) >= FEWEST_STEPS
     usual[:, often] = np.nanmedian(calm[:, often], axis=0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -45,7 +46,7 @@ _CELLS = (
 )
 
 
-@dataclass(slots=True)
+@dataclass  # no slots: a property is cached in its dictionary
 class StepGrid:
     """Arrays are (steps, ranks), ns, unless said otherwise; rows and columns ascend."""
 
@@ -77,7 +78,7 @@ class StepGrid:
         """Length of each step on each rank."""
         return self.end_ns - self.start_ns
 
-    @property
+    @cached_property
     def step_ns(self) -> Array:
         """Length of each step of the job: the median over ranks. Shape (steps,)."""
         if not self.start_ns.size:
@@ -366,11 +367,12 @@ _NEEDED: dict[Kind, tuple[str, ...]] = {
 
 
 def _pieces(trace: Trace, steps: int) -> list[tuple[int, int]]:
-    """Stretches of steps, as half-open ranges of indices: one, or in a large run several of a third
-    of `WINDOW_RECORDS`, as some are read in parallel."""
+    """Stretches of steps, as half-open ranges of indices: one, or in a large run several of a tenth
+    of `WINDOW_RECORDS`, or up to a third where that is less than `BLOCK_STEPS`."""
     if len(trace.events) <= WINDOW_RECORDS or not steps:
         return [(0, steps)]
-    most = max(int(WINDOW_RECORDS / 3 / trace.records_per_step), 1)
+    held = WINDOW_RECORDS / trace.records_per_step
+    most = max(int(held / 10), min(BLOCK_STEPS, int(held / 3)), 1)
     edges = np.linspace(0, steps, -(-steps // most) + 1).astype(int)
     return [(int(first), int(last)) for first, last in pairwise(edges)]
 

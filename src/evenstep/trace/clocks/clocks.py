@@ -15,6 +15,7 @@ line through the differences of the exits, clipped to the bounds.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -39,25 +40,30 @@ class Clocks(NamedTuple):
 
     def common(self, rank: Array, times_ns: Array) -> Array:
         """Convert times of these ranks to the reference; times of unplaced ranks stay."""
-        moved: Array = times_ns.copy()
-        if all(offset is None or not offset.offset_ns.any() for offset in self.by_rank.values()):
-            return moved
-        ascending = bool((rank[1:] >= rank[:-1]).all())
-        order = np.arange(len(rank)) if ascending else np.argsort(rank, kind="stable")
-        numbers = np.array(sorted(self.by_rank), rank.dtype)
-        begins = np.searchsorted(rank[order], numbers, side="left").tolist()
-        ends = np.searchsorted(rank[order], numbers, side="right").tolist()
-        for number, begin, end in zip(numbers.tolist(), begins, ends, strict=True):
-            offset = self.by_rank[number]
-            if offset is not None and begin < end and offset.offset_ns.any():
-                rows = slice(begin, end) if ascending else order[begin:end]
-                moved[rows] = offset.shift(moved[rows])
-        return moved
+        return self._moved([times_ns], rank)[0]
 
     def placed(self, rows: Columns) -> tuple[Array, Array]:
         """Start and end of records on the reference; an open end stays 0."""
-        end = np.where(rows.exit_ns > 0, self.common(rows["rank"], rows.exit_ns), 0)
-        return self.common(rows["rank"], rows.enter_ns), end
+        start, end = self._moved([rows.enter_ns, rows.exit_ns], rows["rank"])
+        return start, np.where(rows.exit_ns > 0, end, 0)
+
+    def _moved(self, times_ns: Sequence[Array], rank: Array) -> list[Array]:
+        moved = [times.copy() for times in times_ns]
+        known = [(number, line) for number, line in self.by_rank.items() if line is not None]
+        lines = {number: line for number, line in known if line.offset_ns.any()}
+        if not lines:
+            return moved
+        order: Array | None = None
+        if not (rank[1:] >= rank[:-1]).all():
+            order = np.argsort(rank, kind="stable")
+            rank = rank[order]
+        numbers = np.array(sorted(lines), rank.dtype)
+        edges = (np.searchsorted(rank, numbers, side) for side in ("left", "right"))
+        for number, begin, end in zip(*map(np.ndarray.tolist, (numbers, *edges)), strict=True):
+            rows = slice(begin, end) if order is None else order[begin:end]
+            for times in moved:
+                times[rows] = lines[number].shift(times[rows])
+        return moved
 
     @property
     def unplaced(self) -> tuple[int, ...]:

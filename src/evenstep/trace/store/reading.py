@@ -7,8 +7,9 @@ whatever the order in its files. Only the columns and steps that are needed are 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 
 from evenstep.errors import TraceError
 from evenstep.trace import facts as shapes
-from evenstep.trace.columns import Array, Columns
+from evenstep.trace.columns import Array, Chosen, Columns
 from evenstep.trace.ranks import MOST_MEMBERS, MOST_RANKS, parse_ranks
 from evenstep.trace.reader import SUMMARY
 from evenstep.trace.spool.layout import Kind
@@ -160,7 +161,9 @@ class StoredEvents(OnDisk):
         rows = row_numbers(which, self._length)
         if not len(rows):
             return empty(EVENT_COLUMNS)
-        return Picked(self, rows) if self._length <= FEW else self._picked(rows)
+        if self._length > FEW:
+            return self._picked(rows)
+        return EventTable({n: Chosen(partial(self.__getitem__, n), rows) for n in EVENT_COLUMNS})
 
     def window(self, first: int, last: int, wanted: Mapping[Kind, Sequence[str]]) -> ByKind:
         """Records of steps [first, last), of each wanted kind with the columns named for it."""
@@ -246,31 +249,6 @@ class StoredEvents(OnDisk):
         )
         order = np.lexsort([found["seq"], found["rank"]])[again]
         return Columns({name: found[name][order] for name in EVENT_COLUMNS})
-
-
-class Picked(EventTable):
-    """Some rows of a table on disk, read column by column on demand."""
-
-    __slots__ = ("_of", "_rows")
-
-    def __init__(self, of: StoredEvents, rows: Array) -> None:
-        super().__init__({})
-        self._of, self._rows = of, rows
-        self._length = len(rows)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(EVENT_COLUMNS)
-
-    def __getitem__(self, name: str) -> Array:
-        if name not in self._arrays:
-            self._arrays[name] = self._of[name][self._rows]
-        return self._arrays[name]
-
-    def select(self, which: Array | slice) -> Columns:
-        return Picked(self._of, self._rows[which])
-
-    def with_columns(self, **arrays: Array) -> Columns:
-        return Columns({each: self[each] for each in EVENT_COLUMNS} | arrays)
 
 
 def _order(rank: Array, seq: Array) -> Array | None:
