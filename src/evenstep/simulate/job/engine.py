@@ -151,12 +151,12 @@ def _waits(done: FinishedStep, role: RankProgram, one: Operation, now: Array, mi
     """Of the blocked time, the part until the last entry; NaN where a rank has no part."""
     if one.kind == COLLECTIVE:
         return np.asarray(done.last_entries(one.instance)[mine] - now)
-    if not one.waits:
-        return np.zeros(len(now))
-    last = [done.last_entries(role.operations[row].instance)[mine] for row in one.waits]
-    reached = np.stack([now, *(done.end[row, mine] for row in one.waits[:-1])])
-    np.maximum.accumulate(reached, out=reached)
-    return np.asarray(np.fmax(last - reached, 0.0).sum(axis=0))
+    waited, reached = np.zeros(len(now)), now
+    for row in one.waits:
+        last = done.last_entries(role.operations[row].instance)[mine]
+        waited += np.fmax(last - reached, 0.0)
+        reached = np.maximum(reached, done.end[row, mine])
+    return waited
 
 
 # -- sums over steps -------------------------------------------------------------------------------

@@ -95,7 +95,7 @@ typedef struct {
     i32 stage_count;
     double launch, steady, weight; /* weight: of its messages, in shares of a link */
     int lasting; /* messages keep their shares for as many ns as they have bytes */
-    struct Instance **spare; /* closed ones that are over, whose memory is used again */
+    struct Instance **spare; /* closed or spliced ones that are over, whose memory is used again */
     i32 spares;
 } Flow;
 
@@ -281,6 +281,7 @@ struct Point {
     double took_best;
     int waits, is_dirty;
     double *early; /* ends as far as entries of the segment decide them */
+    int is_early;  /* whether these are known */
 };
 
 static double *cell(const Step *s, double *rows, i32 rank, i32 operation) {
@@ -947,17 +948,19 @@ static void sent(World *w, i32 a) {
 
 /* -- the network: ranks of a collective --------------------------------------------------------- */
 
-static void points_free(World *w, Instance *of);
+static void points_over(World *w, Instance *of);
+static void points_free(Instance *of);
 
-/* Free an instance; keep the memory of a closed one for the next of its flow. */
+/* Free an instance; keep the memory of a closed or spliced one for the next of its flow. */
 static void instance_free(World *w, Instance *of) {
     Flow *f = of->flow;
-    if (w && f->closed) {
+    if (of->hops) points_over(w, of);
+    if (w && (f->closed || of->points)) {
         f->spare = resize(f->spare, f->spares + 1, sizeof(Instance *));
         f->spare[f->spares++] = of;
         return;
     }
-    if (of->hops) points_free(w, of);
+    if (of->points) points_free(of);
     if (of->need) for (i32 k = 0; k < f->rounds; k++) free(of->need[k]);
     free(of->entry), free(of->operation), free(of->inside), free(of->count), free(of->at);
     free(of->need), free(of->left), free(of);
@@ -1637,7 +1640,7 @@ static void point_sent(World *w, Point *p) {
 
 /* -- entries and ends */
 
-static void points_of(World *w, Instance *of) {
+static void points_of(Instance *of) {
     Flow *f = of->flow;
     Stage *s = f->stages[0];
     of->point_of = allocate(s->count, sizeof(Point *));
@@ -1648,10 +1651,7 @@ static void points_of(World *w, Instance *of) {
         i32 first = number;
         for (i32 m = row; m < row + s->ring; m++) {
             if (!shares(s, m)) continue;
-            Point *p = &all[number++];
-            *p = (Point){.of = of, .message = m, .row = row, .ring = s->ring, .due = -1, .publish = -1,
-                         .partner = -1, .folded = -INFINITY, .id = w->point_number++};
-            for (i32 c = 0; c < KINDS; c++) p->best[c] = -INFINITY;
+            all[number++] = (Point){.message = m, .row = row, .ring = s->ring};
         }
         for (i32 k = first; k < number; k++) {
             Point *p = &all[k], *q = &all[k > first ? k - 1 : number - 1];
@@ -1659,19 +1659,34 @@ static void points_of(World *w, Instance *of) {
             p->first = q->message + 1 < row + s->ring ? q->message + 1 : row;
             p->length = (p->message - q->message - 1 + s->ring) % s->ring;
             if (p == q) p->length = s->ring - 1;
-            p->near = p->length - 1, p->missing = p->left = p->length;
+            p->early = allocate(p->length, sizeof(double));
             for (i32 i = 0; i < p->length; i++) of->point_of[message_at(p, i)] = p;
             of->point_of[p->message] = p;
         }
     }
 }
 
-static void points_free(World *w, Instance *of) {
-    for (i32 k = 0; k < of->point_count; k++) {
-        event_drop(w, of->points[k].due), event_drop(w, of->points[k].publish);
-        free(of->points[k].piece), free(of->points[k].early);
+/* All points as before any entry, in the memory that they have. */
+static void points_begin(World *w, Instance *of) {
+    for (Point *p = of->points; p < of->points + of->point_count; p++) {
+        *p = (Point){.of = of, .before = p->before, .after = p->after, .id = w->point_number++,
+                     .message = p->message, .first = p->first, .length = p->length, .row = p->row,
+                     .ring = p->ring, .due = -1, .publish = -1, .partner = -1, .piece = p->piece,
+                     .room = p->room, .folded = -INFINITY, .near = p->length - 1,
+                     .missing = p->length, .left = p->length, .early = p->early};
+        for (i32 c = 0; c < KINDS; c++) p->best[c] = -INFINITY;
     }
+}
+
+static void points_over(World *w, Instance *of) {
+    for (Point *p = of->points; p < of->points + of->point_count; p++)
+        event_drop(w, p->due), event_drop(w, p->publish);
     if (of->hops != of->flow->stages[0]->hops) hops_free(of->hops);
+    of->hops = NULL;
+}
+
+static void points_free(Instance *of) {
+    for (i32 k = 0; k < of->point_count; k++) free(of->points[k].piece), free(of->points[k].early);
     free(of->points), free(of->point_of);
 }
 
@@ -1695,7 +1710,7 @@ static void enter_ring(World *w, Instance *of, i32 participant, double begin) {
 static void early_ends(Point *p) {
     const Hops *h = p->of->hops;
     i32 rounds = p->of->flow->rounds;
-    p->early = allocate(p->length, sizeof(double));
+    p->is_early = 1;
     for (i32 i = 0; i < p->length; i++) p->early[i] = -INFINITY;
     for (i32 c = 0; c < h->kinds; c++) {
         double best = -INFINITY, length = h->length[c], run = -INFINITY;
@@ -1726,7 +1741,7 @@ static void publish_ends(World *w, Point *p) {
     i32 rounds = f->rounds, known = rounds_known(w, q);
     p->waits = 1;
     if (p->missing || !p->left) return;
-    if (!p->early) early_ends(p);
+    if (!p->is_early) early_ends(p);
     double worst = -1, *top = NULL;
     i32 at = 0;
     for (; p->left && p->left - 1 >= rounds - known; p->left--) {
@@ -1948,28 +1963,24 @@ static Instance *instance_of(World *w, i32 job, Step *step, i32 number) {
     Instance *of = step->instance[number];
     if (of) return of;
     Flow *f = w->flows[step->graph->flow[number]];
-    of = step->instance[number] = f->spares ? f->spare[--f->spares] : allocate(1, sizeof(Instance));
-    of->flow = f, of->step = step, of->job = job, of->scale = step->scale[number];
+    double scale = step->scale[number];
+    Hops *hops = NULL;
+    if (is_spliced(w, f)) hops = scale == 1 ? f->stages[0]->hops : hops_of(f->stages[0], scale);
+    int is_spare = f->spares && (f->closed || hops);
+    of = step->instance[number] = is_spare ? f->spare[--f->spares] : allocate(1, sizeof(Instance));
+    of->flow = f, of->step = step, of->job = job, of->scale = scale, of->hops = hops;
     of->open = f->members.start[f->groups];
-    if (of->count) { /* its memory was in use */
-        memset(of->count, 0, (size_t)f->groups * sizeof(i32));
-        return of;
-    }
-    of->operation = allocate(f->participants, sizeof(i32));
-    if (f->closed || f->joined) {
+    if (is_spare) memset(of->count, 0, (size_t)f->groups * sizeof(i32));
+    else of->operation = allocate(f->participants, sizeof(i32));
+    if (!is_spare && (f->closed || f->joined || hops)) {
         of->entry = allocate(f->participants, sizeof(double));
         of->count = allocate(f->groups, sizeof(i32));
     }
     if (f->closed) return of;
-    if (is_spliced(w, f)) {
-        Stage *s = f->stages[0];
-        of->hops = of->scale == 1 ? s->hops : hops_of(s, of->scale);
-    }
-    if (of->hops) {
-        of->entry = allocate(f->participants, sizeof(double));
-        of->count = allocate(f->groups, sizeof(i32));
+    if (hops) {
         for (i32 p = 0; p < f->participants; p++) of->entry[p] = NAN;
-        points_of(w, of);
+        if (!is_spare) points_of(of);
+        points_begin(w, of);
         return of;
     }
     of->inside = allocate(f->participants, sizeof(i32)), of->at = allocate(f->participants, sizeof(i32));
