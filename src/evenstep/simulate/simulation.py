@@ -335,10 +335,7 @@ class _Jobs:
             left = AT_A_TIME if engine.over else min(AT_A_TIME, most + 1 - self.world.followed)
             if left <= 0:
                 return
-            wants = self.world.run(int(left))
-            for job, other in enumerate(self._near, 1):
-                other.count(self.world, job)
-            found = False
+            wants, found = self.world.run(int(left)), False
             while engine.over < min(engine.fed, steps) and (done := engine.take()) is not None:
                 found = True
                 yield done
@@ -348,6 +345,8 @@ class _Jobs:
                 self._near[wants - 1].feed(self.world, wants, self._theirs[wants - 1])
             elif wants == STUCK and not found:
                 raise AssertionError("the operations of a step wait for each other")
+        for job, other in enumerate(self._near, 1):
+            other.count(self.world, job)
 
 
 def _is_calm(scenario: Scenario) -> bool:

@@ -49,6 +49,7 @@ class NeighbourJob:
 
     def feed(self, world: World, job: int, graph: int) -> None:
         """Feed the next step, with a pause and an exchange size of its own."""
+        self.count(world, job)
         value = np.zeros((3, self.ranks))
         offset = self.settings.offset_ms * 1e6 if self.turn == 0 else 0.0
         value[0] = offset + self._pause_ns()

@@ -21,9 +21,7 @@ from evenstep.trace.columns import Array
 
 LINE = 8  # numbers in a line of a processor's cache
 
-_SOURCE = LibrarySource(
-    Path(__file__).with_name("world.c"), flags=("-O3", "-ffp-contract=off", "-lm")
-)
+_SOURCE = LibrarySource(Path(__file__).with_name("world.c"), flags=("-ffp-contract=off", "-lm"))
 
 
 class CompiledWorld:
