@@ -89,14 +89,13 @@ def thin(axis: Array, values: Array, blocks: int = BLOCKS) -> tuple[Array, Array
 def isotonic(values: Array) -> Array:
     """The non-decreasing series nearest to the values, by absolute differences, so that no single
     value moves its neighbours (pool adjacent violators)."""
-    pooled: list[tuple[float, list[float]]] = []
+    pooled: list[list[float]] = []
     for value in values.tolist():
-        middle, level = value, [value]
-        while pooled and pooled[-1][0] >= middle:
-            level = pooled.pop()[1] + level
-            middle = median(level)
-        pooled.append((middle, level))
-    return np.array([middle for middle, level in pooled for _ in level])
+        level = [value]
+        while pooled and median(pooled[-1]) >= median(level):
+            level = pooled.pop() + level
+        pooled.append(level)
+    return np.array([one for level in pooled for one in [median(level)] * len(level)])
 
 
 # -- association -----------------------------------------------------------------------------------

@@ -139,7 +139,7 @@ def _with_compute(trace: Trace, ranks: Array, rows: Columns) -> Columns:
         for name, value in zip(found, values, strict=True):
             found[name] = found[name].astype(float)
             found[name][told] = value
-    return Columns({**{name: rows[name] for name in rows}, **found})
+    return rows.with_columns(**found)
 
 
 def _with_phase(trace: Trace, clocks: Clocks, ranks: Array, rows: Columns) -> Columns:

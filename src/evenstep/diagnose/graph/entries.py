@@ -124,7 +124,7 @@ def _finished_records(events: Columns, ranks: Array, usable: Array) -> Columns:
         ended = np.where(device, events.device_exit_ns, ended)
     usable = usable & (ended > 0) & ((events.flags & _FAILED) == 0)
     usable &= np.isin(events["rank"], ranks)
-    return events if usable.all() else events.select(usable)
+    return events.select(usable)
 
 
 def on_device(events: Columns) -> Array:

@@ -149,7 +149,7 @@ def _entry_rows(rows: Columns, waits: Array) -> Columns:
     if "after" in rows:
         rows = rows.with_column("after", np.where(rows.decides, rows.after, NONE))
     table = _table(rows, enter, wait, np.where(wait >= 0, CALL, ENTRY))
-    return table if kept.all() else table.select(kept)
+    return table.select(kept)
 
 
 # -- hosts -----------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ import numpy as np
 
 from evenstep.trace.clocks.bounds import OffsetLine, line
 from evenstep.trace.clocks.crossings import Crossings, crossings
-from evenstep.trace.columns import Array, Columns
+from evenstep.trace.columns import Array, Columns, rows_by_key
 from evenstep.trace.trace import Trace
 
 
@@ -51,18 +51,10 @@ class Clocks(NamedTuple):
         moved = [times.copy() for times in times_ns]
         known = [(number, line) for number, line in self.by_rank.items() if line is not None]
         lines = {number: line for number, line in known if line.offset_ns.any()}
-        if not lines:
-            return moved
-        order: Array | None = None
-        if not (rank[1:] >= rank[:-1]).all():
-            order = np.argsort(rank, kind="stable")
-            rank = rank[order]
-        numbers = np.array(sorted(lines), rank.dtype)
-        edges = (np.searchsorted(rank, numbers, side) for side in ("left", "right"))
-        for number, begin, end in zip(*map(np.ndarray.tolist, (numbers, *edges)), strict=True):
-            rows = slice(begin, end) if order is None else order[begin:end]
-            for times in moved:
-                times[rows] = lines[number].shift(times[rows])
+        for rows in rows_by_key(rank) if lines else []:
+            if (line := lines.get(int(rank[rows[0]]))) is not None:
+                for times in moved:
+                    times[rows] = line.shift(times[rows])
         return moved
 
     @property
