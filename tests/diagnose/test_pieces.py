@@ -1,6 +1,7 @@
 """A run too large to hold, gone through in pieces, against the same run looked at whole."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from evenstep.diagnose.lateness.case import open_case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.measure import grid
 from evenstep.diagnose.measure.grid import step_grid
-from evenstep.trace.spool.layout import Phase
+from evenstep.trace.spool.layout import Kind, Phase
+from evenstep.trace.trace import ByKind
 from tests.diagnose.synthetic import MS, World
 
 CELLS = ("start_ns", "end_ns", "blocked_ns", "wait_ns", "hidden_ns", "pause_ns", "collectives")
@@ -72,3 +74,21 @@ def test_a_value_of_sampled_steps_is_carried_to_the_nearest_others():
     grid.sampled = np.isin(np.arange(len(grid.steps)), [2, 10])
     value = np.where(grid.sampled, np.arange(len(grid.steps)), 0)
     assert grid.spread(value).tolist() == [2] * 7 + [10] * (len(grid.steps) - 7)
+
+
+def test_pieces_are_small_but_for_steps_of_very_many_records():
+    def longest(steps, per_step):
+        trace = SimpleNamespace(events=range(steps * per_step), records_per_step=per_step)
+        return max(last - first for first, last in grid._pieces(trace, steps))
+
+    assert longest(960, 2500) == 80  # 200,000 records
+    assert longest(1000, 40_000) == 16  # of which two more are read
+    assert longest(100, 400_000) == 1
+
+
+def test_when_ranks_began_is_told_without_their_calls():
+    case = open_case(NOISY.trace())
+    steps = ByKind({Kind.STEP: case.trace.of_kind(Kind.STEP)})
+    known = replace(case, trace=replace(case.trace, events=steps)).late_start_ns
+    assert np.array_equal(known, case.late_start_ns)
+    assert len(known) == NOISY.ranks

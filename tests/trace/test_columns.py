@@ -27,6 +27,27 @@ def test_rows_are_picked_by_mask_index_and_slice(table):
     assert len(table.select(slice(0, 3))) == 3
 
 
+class Told(np.ndarray):
+    """An array that counts how often rows of it were copied."""
+
+    copied = 0
+
+    def __getitem__(self, rows):
+        type(self).copied += 1
+        return super().__getitem__(rows)
+
+
+def test_of_selected_rows_only_columns_that_are_read_are_copied(monkeypatch):
+    monkeypatch.setattr(Told, "copied", 0)
+    table = Columns({name: np.arange(4).view(Told) for name in ("rank", "step")})
+    last = table.select(np.array([1, 3])).select(np.array([True, True])).sorted_by("rank")
+    later = last.with_column("group", np.zeros(2)).only("rank", "step")
+    assert Told.copied == 1  # to sort by it
+    assert np.array_equal(later.rank, [1, 3])
+    assert later["rank"] is last["rank"]
+    assert Told.copied == 2
+
+
 def test_the_first_name_is_the_most_significant_in_sorting(table):
     ordered = table.sorted_by("rank", "step")
     assert list(zip(ordered.rank, ordered.step, strict=True)) == [(0, 0), (0, 1), (1, 0), (1, 1)]

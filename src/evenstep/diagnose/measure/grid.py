@@ -368,11 +368,11 @@ _NEEDED: dict[Kind, tuple[str, ...]] = {
 
 def _pieces(trace: Trace, steps: int) -> list[tuple[int, int]]:
     """Stretches of steps, as half-open ranges of indices: one, or in a large run several of a tenth
-    of `WINDOW_RECORDS`, or up to a third where that is less than `BLOCK_STEPS`."""
+    of `WINDOW_RECORDS`, or up to a third where that is few steps: one beside it is read, too."""
     if len(trace.events) <= WINDOW_RECORDS or not steps:
         return [(0, steps)]
     held = WINDOW_RECORDS / trace.records_per_step
-    most = max(int(held / 10), min(BLOCK_STEPS, int(held / 3)), 1)
+    most = max(int(held / 10), min(2 * BLOCK_STEPS, int(held / 3)), 1)
     edges = np.linspace(0, steps, -(-steps // most) + 1).astype(int)
     return [(int(first), int(last)) for first, last in pairwise(edges)]
 
