@@ -176,10 +176,7 @@ class Spooled(OnDisk):
             begin, stop = np.searchsorted(ascending, [first, end])
             if begin < stop:
                 tables.append(self._picked(part, ascending[begin:stop] - first))
-        table = Columns.concatenate(tables)
-        place = np.empty(len(rows), np.int64)
-        place[order] = np.arange(len(rows))
-        return table.select(place)
+        return Columns.concatenate(tables).select(np.argsort(order))
 
     def _picked(self, part: RankRows, rows: Array) -> Columns:
         tables, passed = [empty(EVENT_COLUMNS)], 0

@@ -146,9 +146,7 @@ def _in_order(events: Columns) -> Columns:
         )
         alike = (group == group[0]).all() and (sequence == sequence[0]).all() and step_on.all()
         if alike and (rank == rank[:, :1]).all() and (np.diff(rank[:, 0]) > 0).all():
-            return Columns(
-                {name: events[name].reshape(ranks, places).T.reshape(-1) for name in events}
-            )
+            return events.select(np.arange(len(events)).reshape(ranks, places).T.reshape(-1))
     return events.sorted_by("group", "group_seq", "rank")
 
 

@@ -1971,8 +1971,8 @@ static Instance *instance_of(World *w, i32 job, Step *step, i32 number) {
     of->flow = f, of->step = step, of->job = job, of->scale = scale, of->hops = hops;
     of->open = f->members.start[f->groups];
     if (is_spare) memset(of->count, 0, (size_t)f->groups * sizeof(i32));
-    else of->operation = allocate(f->participants, sizeof(i32));
-    if (!is_spare && (f->closed || f->joined || hops)) {
+    else {
+        of->operation = allocate(f->participants, sizeof(i32));
         of->entry = allocate(f->participants, sizeof(double));
         of->count = allocate(f->groups, sizeof(i32));
     }
