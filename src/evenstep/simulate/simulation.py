@@ -44,6 +44,7 @@ _LIBRARIES_LOCK = Lock()
 SETTLING = 8  # most steps until those of a calm job are alike
 SETTLED = 1e-10  # of a step: entries of ranks that differ by less are equal
 AT_A_TIME = 1_000_000  # messages, between two looks at what is finished
+AHEAD = 8  # steps that a neighbour is fed at a time: they depend on no time
 #: Cost of a run, in seconds on one core: of a message on shared links, of an operation of a rank.
 MESSAGE_S, OPERATION_S = 1.5e-6, 1e-7
 
@@ -342,7 +343,8 @@ class _Jobs:
             if wants == 0:
                 engine.serve(steps)
             elif wants > 0:
-                self._near[wants - 1].feed(self.world, wants, self._theirs[wants - 1])
+                for _ in range(AHEAD):
+                    self._near[wants - 1].feed(self.world, wants, self._theirs[wants - 1])
             elif wants == STUCK and not found:
                 raise AssertionError("the operations of a step wait for each other")
         for job, other in enumerate(self._near, 1):
