@@ -6,6 +6,7 @@ import pytest
 from evenstep.diagnose.graph.streams import (
     idle_before,
     idle_until_over,
+    in_order,
     issue_line,
     kernels_before,
     on_one_clock,
@@ -42,6 +43,28 @@ def test_messages_of_one_kernel_begin_and_end_together_on_one_lane():
     assert numbers[0] == numbers[1]
     assert numbers[3] == numbers[4]
     assert len(set(numbers)) == 4
+
+
+@pytest.mark.parametrize(("apart", "order"), [(19, [1, 2, 3, 4]), (21, [1, 3, 2, 4])])
+def test_collectives_that_compute_reaches_at_once_are_in_the_order_of_issue(apart, order):
+    """The third is stamped up to 20 us before the second, from which it should begin: on streams of
+    their own, as gathers and scatters of sharded modules are, copies before either differ."""
+    stamps = np.array([0, 300 + apart, 300, 900]) * US
+    rows = table(
+        lane=[0] * 4, enter_ns=stamps, leave_ns=stamps + MS, seq=[1, 2, 3, 4], sends=[False] * 4,
+        operation=[0, 1, 2, 3],
+    )  # fmt: skip
+    found = in_order(rows, Columns({"message": np.zeros(4, bool)}))
+    assert found.seq.tolist() == order
+    assert (np.diff(found.enter_ns) >= 0).all()
+
+
+def test_messages_keep_their_order_unless_one_kernel_carries_them():
+    rows = table(
+        lane=[0] * 3, enter_ns=[9, 5, 5], leave_ns=[20] * 3, seq=[1, 2, 3],
+        sends=[False, False, True], operation=[0, 1, 2],
+    )  # fmt: skip
+    assert in_order(rows, Columns({"message": np.ones(3, bool)})).seq.tolist() == [3, 2, 1]
 
 
 def test_an_end_is_one_moment_on_all_clocks():

@@ -123,3 +123,11 @@ def test_what_a_device_does_after_its_host_issued_an_entry_is_none_of_the_hosts(
     """Work from 20 to 35, issued at 25, and a pause of the host from 22 to 30."""
     covered = overlap(made(ISSUED), np.array([0]), np.array([22]), np.array([30]))
     assert covered.tolist() == [0, 0, 3, 0, 0, 0]
+
+
+def test_what_a_device_does_before_a_wait_was_issued_before_the_next_entry():
+    """Work from 35 to 50, and then a wait, all before the entry at 60, which was issued at 40; a
+    checkpoint of the host from 36 to 45, while its device still had something to do."""
+    graph = made(ISSUED | {"slack_ns": [4, 4, 10, 3, -1, 20]})
+    covered = overlap(graph, np.array([0]), np.array([36]), np.array([45]))
+    assert covered.tolist() == [0, 0, 0, 0, 4, 0]

@@ -13,7 +13,7 @@ import numpy as np
 
 from evenstep.diagnose.graph.structure import Intervals, quantiles, row_hash, row_numbers
 from evenstep.diagnose.levels import LOW, MINOR, MOST, NEARLY_ALL, SURE
-from evenstep.trace.columns import Array, Columns, run_numbers, running_maximum
+from evenstep.trace.columns import Array, Columns, begins, run_numbers, running_maximum
 
 FASTEST_DRIFT = 200e-6  # of a device's clock against its host's
 STRETCH = 64  # ends in each piece of the curve that follows a wandering clock
@@ -157,6 +157,17 @@ def with_stream_order(rows: Columns, operations: Columns) -> Columns:
         after[at] = number[before[same]]
         enter[at] = np.minimum(enter[at], enter[mine[held_up[same] - 1]])
     return rows.with_column("enter_ns", enter).with_column("after", after)
+
+
+def in_order(rows: Columns, operations: Columns) -> Columns:
+    """The entries by lane and time, sends first; collectives that compute seems to reach at once,
+    on different streams, in the order of issue, so that all steps of a program have one order."""
+    rows = rows.select(np.lexsort([rows.seq, ~rows.sends, rows.enter_ns, rows.lane]))
+    message = operations.message[rows.operation]
+    crossing = np.where(message | np.append(True, message[:-1]), 0, CROSSING_NS)
+    apart = begins(rows.lane) | (np.diff(rows.enter_ns, prepend=0) > crossing)
+    rows = rows.select(np.lexsort([rows.seq, ~rows.sends, np.cumsum(apart)]))
+    return rows.with_column("enter_ns", running_maximum(rows.enter_ns, rows.lane))
 
 
 def move_sooner(rows: Columns, which: Array | slice, sooner: Array) -> Columns:

@@ -226,11 +226,13 @@ def regularly_later(graph: Graph, kind: Array) -> Array:
 def overlap(graph: Graph, lane: Array, start: Array, end: Array) -> Array:
     """How much of each row's own work lies in intervals of its lane's host: (rows,), ns.
 
-    What a device does after its host issued the entry does not count. Intervals of a lane must not
-    overlap; times are those of the graph.
+    What a device does after its host issued the entry, or the next one that it comes to, does not
+    count. Intervals of a lane must not overlap; times are those of the graph.
     """
-    begin = graph.rows.at_ns - graph.own_ns.astype(np.int64)
-    issued = np.maximum(graph.rows.at_ns - np.maximum(graph.rows.slack_ns, 0), begin)
+    at = graph.rows.at_ns
+    begin, entry = at - graph.own_ns.astype(np.int64), _gap_entries(graph)[0]
+    issued = np.where(entry >= 0, at[entry] - graph.rows.slack_ns[entry], at)
+    issued = np.clip(issued, begin, at)
     covered = Intervals(lane, start, end)
     until = length_before(covered, graph.rows.lane, issued)
     since = length_before(covered, graph.rows.lane, begin)
