@@ -163,3 +163,28 @@ def test_a_replay_of_issues_gives_what_happened(waits):
     rows = graph.rows
     last = rows.ends
     assert ends[rows["index"][last], rows.lane[last]].tolist() == rows.at_ns[last].tolist()
+
+
+def test_what_devices_do_of_an_evaluation_is_what_was_issued_in_it():
+    """Hosts issue a step in .02 ms, every fourth with three all-reduces of an evaluation, and their
+    devices come to one every 5.5 ms, and wait for none: twice that between those three."""
+    run, over = Run(2), 10.0
+    for step, number in ((step, 4 * step) for step in range(12)):
+        begun, evaluates = 0.02 * step, step % 4 == 3
+        for rank in range(2):
+            run.step(rank, step, begun, begun + 0.019)
+            times = begun + 0.004, begun + 0.018
+            if evaluates:
+                run.record(rank, Kind.PHASE, step, *times, op=int(Phase.EVALUATION))
+            seq = run.rows[-1]["seq"] * evaluates
+            for turn in range(4):
+                entered = over + 5.5 * turn + 5
+                stamps = {"device_enter_ns": entered, "device_exit_ns": entered + 0.5}
+                run.collective(
+                    rank, step, number + turn, begun + 0.003 + 0.004 * turn, entered + 0.5,
+                    flags=Flag.ASYNC | Flag.ON_DEVICE, device=0, parent=seq * (turn > 0),
+                    **{name: round((ms + 1000 * (rank + 1)) * MS) for name, ms in stamps.items()},
+                )  # fmt: skip
+        over += 22.0
+    found = step_grid(run.trace()).phase_ns[Phase.EVALUATION][:, 0] / MS
+    assert found == pytest.approx([0, 0, 0, 11] * 3, abs=0.1)

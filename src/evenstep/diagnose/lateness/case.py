@@ -405,14 +405,15 @@ def _on_record(grid: StepGrid) -> dict[int, tuple[Array, Array]]:
     """By cause, how much of each row's own work, and of what its host did to issue it, its records
     cover; not of waits for a core, of which only a sum per step is known."""
     phases = grid.records.of_kind(Kind.PHASE)
-    records = {Cause.COLLECTOR: grid.records.of_kind(Kind.PAUSE)}
+    pauses, found = grid.records.of_kind(Kind.PAUSE), {}
+    if len(pauses):
+        issuing = during(grid, pauses, overlap_of_issues)
+        found[int(Cause.COLLECTOR)] = during(grid, pauses), issuing
     for cause, kinds in _PHASES.items():
-        records[cause] = phases.select(np.isin(phases.op, kinds))
-    return {
-        int(cause): (during(grid, rows), during(grid, rows, overlap_of_issues))
-        for cause, rows in records.items()
-        if len(rows)
-    }
+        if len(rows := phases.select(np.isin(phases.op, kinds))):
+            own = np.sum([in_phase(grid, Phase(kind)) for kind in kinds], axis=0)
+            found[int(cause)] = own, during(grid, rows, overlap_of_issues)
+    return found
 
 
 def _in_phases(grid: StepGrid) -> Array:

@@ -209,7 +209,7 @@ def _fill_times(grid: StepGrid, trace: Trace, present: Array) -> None:
 
 
 #: Phases in which a host only issues what its device does, unless both read one clock and these are
-#: phases of the device; in others the device has nothing to do.
+#: phases of the device; in others the device has nothing to do, but for an evaluation's work.
 _ISSUES = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.SYNC)
 
 
@@ -230,12 +230,14 @@ def in_phase(grid: StepGrid, phase: Phase) -> Array:
     phases = grid.records.of_kind(Kind.PHASE)
     phases = phases.select((phases.op == int(phase)) & (phases.exit_ns > 0))
     lies = during(grid, phases)
-    if phase not in _ISSUES or not grid.issuing.any():
+    evaluates = phase is Phase.EVALUATION
+    if not (phase in _ISSUES or evaluates) or not grid.issuing.any():
         return lies
     rows, record = grid.graph.rows, phases["rank"].astype(np.int64) * 2**32
     record += phases.seq.astype(np.int64)
     entries = np.isin(grid.graph.ranks[rows.lane] * 2**32 + rows.inside, record) & (rows.inside > 0)
-    return np.where(grid.issuing[rows.lane], issued_in(grid.graph, entries), lies)
+    issued = np.maximum(issued_in(grid.graph, entries), lies * evaluates)
+    return np.where(grid.issuing[rows.lane], issued, lies)
 
 
 def during(grid: StepGrid, rows: Columns, within: Callable[..., Array] = overlap) -> Array:
