@@ -116,6 +116,16 @@ def test_ranks_late_in_every_other_step_are_late_in_these_steps_alone():
     assert delays.late_ns[Cause.WORK].sum() == pytest.approx(due.sum() * 15 * MS, rel=0.1)
 
 
+def test_of_two_ranks_the_one_that_is_slow_in_less_than_half_of_the_steps_is_late_in_these():
+    """By 16 ms of 82, less than five times the noise, in the last 80 steps; else ahead by 2 ms."""
+    work = np.random.default_rng(0).normal([80, 82], 3.5, (200, 2))
+    work[120:, 0] += 18
+    late = open_case(streams(work).trace()).delays.cells(Cause.WORK)
+    assert late[-80:, 0].mean() > 0.8
+    assert not late[:-80, 0].any()
+    assert not late[:, 1].any()
+
+
 def test_less_work_before_one_operation_makes_up_for_no_lateness_at_the_next():
     """Lane 1 works 8 ms less than lane 0 before a step's first all-reduce, 20 ms more before its
     second: 12 ms more in all, for which lane 0 waits 20 ms."""

@@ -98,12 +98,13 @@ def attribute(grid: StepGrid, costs: Costs, *, contended: bool) -> Delays:
     excess = above_others(work)
     noise = min(noise_of(work), noise_of(excess))  # one has what all share, one what others have
     chronic = chronic_ranks(excess, grid, programs, contended=contended)
-    varying = unsteady(excess)
+    varies = excess if len(chronic) > 2 else work  # of two ranks, one mirrors the other's delays
+    varying = unsteady(varies)
     steady = ~(chronic | varying)
     event = late_threshold(excess[:, steady], step, noise)
     least = np.full(len(varying), event)
     if varying.any() and steady.any():  # ranks of two levels: late cells are nearer to the higher
-        usual = usual_lateness(excess, steady)
+        usual = usual_lateness(varies, steady)
         often = np.quantile(excess, 1 - CHRONIC_STEPS, axis=0)
         often -= np.median(excess[:, steady].mean(axis=0))
         chronic &= ~varying | (often >= usual / 2)
