@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.graph.lanes import (
-    NEVER,
+    UNTOLD,
     TimeLine,
     _furthest_before,
     _usual_count,
@@ -202,5 +202,5 @@ def test_what_most_waits_of_a_place_are_for_is_the_usual():
     place = np.array([0, 0, 0, 1, 1, 2])
     ahead = np.array([3, 3, 1, 2, 0, 4])
     telling = np.array([1, 1, 1, 1, 1, 0], bool)
-    assert _usual_count(place, ahead, telling).tolist() == [3, 3, 3, NEVER, NEVER, NEVER]
-    assert _usual_count(place, ahead, ~telling & False).tolist() == [NEVER] * 6
+    assert _usual_count(place, ahead, telling).tolist() == [3, 3, 3, UNTOLD, UNTOLD, UNTOLD]
+    assert _usual_count(place, ahead, ~telling & False).tolist() == [UNTOLD] * 6
