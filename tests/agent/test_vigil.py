@@ -9,7 +9,7 @@ from time import monotonic_ns
 
 import pytest
 
-from evenstep.agent.pulse import rivals, vigil
+from evenstep.agent.pulse import frames, rivals, vigil
 from evenstep.agent.pulse.frames import frames_of_thread
 from evenstep.agent.pulse.vigil import SEPARATOR, Vigil
 from evenstep.agent.recording.phases import Word
@@ -192,6 +192,13 @@ def test_a_thread_that_is_gone_is_not_looked_at(watched):
 class Copied:
     def __deepcopy__(self, memo):
         return frames_of_thread(threading.get_ident())
+
+
+@pytest.mark.parametrize(("package", "torchs"), [("sympy/core", True), ("timm/models", False)])
+def test_files_that_torch_imports_stand_in_brackets(package, torchs):
+    code = compile("1", f"/v/lib/python3.11/site-packages/{package}/function.py", "exec")
+    (text,) = frames._texts([(code, 151)])
+    assert text.startswith("<") == torchs
 
 
 def test_files_of_python_stand_in_brackets():

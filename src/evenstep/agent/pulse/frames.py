@@ -1,7 +1,7 @@
 """The frames of a thread as text: "train/loop.py:31 step", innermost first.
 
 File, line and function, never a variable's value. Frames of evenstep are left out; files of Python,
-of torch and of what it wraps its functions in are in angle brackets.
+of torch and of what only it calls are in angle brackets.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_WALKED = 8 * DEEPEST  # frames read: those of evenstep are not kept
 _OURS = str(Path(__file__).parents[2])
 _PYTHON = str(Path(os.__file__).parent)
 _PACKAGES = "-packages/"  # "site-packages", of Debian "dist-packages"
-_TORCH = "-packages/torch/", "-packages/typing_extensions.py"
+_TORCH = tuple(f"-packages/{name}" for name in ("torch/", "typing_extensions.py", "sympy/"))
 _PARTS = 3  # last parts of a file's path that are shown
 _called: Callable[..., Any] = methodcaller("__call__")
 

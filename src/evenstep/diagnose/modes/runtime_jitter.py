@@ -179,11 +179,7 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> list[Finding]:
     rest = case.claims.rest_ns - np.maximum(saved - lost, 0.0)
     # transports wait for cores, too, which no counter shows: for no longer than ranks are known to
     case.claims.rest_ns = rest if rest.sum() > saved.sum() else np.zeros_like(rest)
-    share = max(case.share(saved), case.share(lost))
-    others = (case.loss(case.delays.any, cause) for cause in Cause if cause != Cause.CONTENTION)
-    attributed = case.share(np.sum(list(others), axis=0))
-    room = max(0.0, 1.0 - attributed.value)
-    interval = Share(*(min(value, room) for value in share))
+    interval = max(case.share(saved), case.share(lost))
     # transports without a core look like slow transfer, for no longer than what ranks lose
     step, exposed = case.grid.step_ns, case.grid.blocked_ns - case.grid.wait_ns
     if interval.value * step.sum() >= MOST * np.maximum(exposed, 0).mean(axis=1).sum():
@@ -193,7 +189,7 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> list[Finding]:
     mode = "runtime_jitter.oversubscribed"
     needs = {name: getattr(scheduler, name) for name in ("own", "children", "cores")}
     return finding_of(
-        case, mode, Gain(interval, lambda base: case.costs.combined([base, waited])),
+        case, mode, Gain(interval, lambda base: _scaled(case.costs.graph, base, waited)),
         confidence=min(interval.confidence, 0.5 + scheduler.run_delay_share * 4),
         numbers={
             **needs,
@@ -218,6 +214,15 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> list[Finding]:
             Evidence("involuntary_switches_per_step", scheduler.switches_per_step, 0.0, "switches"),
         ],
     )  # fmt: skip
+
+
+def _scaled(graph: Graph, base: Change, waited: Change) -> Change:
+    """The change `base` without waits for a core: what is left of a row's work has as large a part
+    of them as the row had."""
+    own, kept = graph.own_ns.copy(), np.ones(len(graph.own_ns))
+    own[base.rows] = base.own_ns
+    kept[waited.rows] = waited.own_ns / np.maximum(graph.own_ns[waited.rows], 1.0)
+    return base._replace(rows=np.arange(len(own)), own_ns=own * kept)
 
 
 def _taken_away(case: Case, cells: Array) -> list[Finding]:
