@@ -48,7 +48,7 @@ def infer_waits(rows: Columns, operations: Columns, over_ns: Array) -> Awaited:
     device rows use their own stamps. Places of a program are judged over all lanes and steps.
     Messages that one kernel carries are entered, and waited for, as one.
     """
-    if not rows.on_device.any():
+    if "kernel" not in rows:  # of hosts
         return _infer_waits(rows, operations, over_ns)
     last = np.flatnonzero((np.diff(rows.kernel, append=-1) != 0) | ~rows.on_device)
     found = _infer_waits(rows.select(last), operations, over_ns)
@@ -77,7 +77,7 @@ def shares_of(rows: Columns, operations: Columns, gaps: Gaps) -> Array:
     usual, share = (of(rows, operations, gaps) for of in (usual_shares, _shares_alike))
     received = operations.message[rows.operation[gaps.row - 1]] & np.isnan(gaps.computed)
     for over, first in zip(
-        gaps.over[1:], gaps.row - np.arange(2, FURTHEST + 1)[:, None], strict=True
+        gaps.over[1:], np.maximum(gaps.row - np.arange(2, FURTHEST + 1)[:, None], 0), strict=True
     ):
         received &= (over <= 0) | rows.sends[first] | ~operations.message[rows.operation[first]]
     sure = (means(received, gaps.kind) > MOST) & (share[:, 0] == 0) & (usual[:, 0] == 0)
