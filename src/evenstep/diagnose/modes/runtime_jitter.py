@@ -297,7 +297,7 @@ def _issues(case: Case) -> _LateIssues:
     work = _work_when_late(case, late, host_ns)
     told, rest = late & ~np.isnan(work), late & np.isnan(work)
     idle = np.where(told, np.clip(own - work, 0.0, free_ns), 0.0)
-    at_pace = partial(_idle_at_pace, free_ns * rest, host_ns * rest, idle)
+    at_pace = partial(_idle_at_pace, free_ns * rest, host_ns, idle)
     if rest.any() and (sampled := _sampled_idle_ns(case)) is not None:
         # kernels of operations in flight run beside: there it is known of no other
         alone = 1 - _in_flight_ns(graph) / np.maximum(own, 1.0)
@@ -364,7 +364,8 @@ def _late_issue(case: Case) -> list[Finding]:
 
     A profile shows it: nothing ran, and no record explains the host's delay. Without one, a stream
     that enters a collective as soon as it is issued was idle before: for what it took beyond the
-    work at that place where hosts were ahead; for an unknown time where they never were."""
+    work at that place where hosts were ahead; elsewhere for as long as drivers say, or as the pace
+    of devices at such places has it; for an unknown time where nothing tells."""
     graph, few = case.costs.graph, len(case.grid.steps) < FEWEST_STEPS
     told = case.trace.elapsed_known and case.trace.hiding_known
     if few or not graph.device.any() or not told:
