@@ -254,6 +254,26 @@ def test_a_message_that_was_there_when_it_was_asked_for_did_not_take_until_then(
     assert after(received) == [2, 22]
 
 
+def test_a_message_asked_for_as_a_reduction_ends_was_not_waited_for():
+    """Messages take 1 ms. In step 1 rank 1 waits for a reduction from 25 to 41, and asks for what
+    rank 0 sent at 21 right then."""
+    run = Run()
+    bound = Flag.ASYNC | Flag.EXIT_UPPER_BOUND
+    for step, (since, over, asked) in enumerate(((3, 5, 2), (25, 41, 41.05))):
+        begin = 20 * step
+        run.message(0, step, Op.SEND, 1, step, begin + 1, begin + 1.1)
+        run.message(1, step, Op.RECV, 0, step, begin, asked, bound)
+        for rank in range(2):
+            run.collective(rank, step, step, (since, over - 1)[rank == 0], over)
+        if not step:
+            run.wait(1, step, begin, asked)
+        run.wait(1, step, since, over)
+        for rank in range(2):
+            run.step(rank, step, begin, (20, 60)[step])
+    found = run.graph()
+    assert after(found.operations.over_ns[found.operations.message]) == [2, 22]
+
+
 def test_a_lane_whose_beginning_nobody_saw_begins_with_its_usual_first_work():
     run = Run()
     for step in range(3):

@@ -270,6 +270,14 @@ def _is_blocked(span: LaneExtent, found: Entries) -> Array:
     rows, waits = found.rows, span.waits()
     unrecorded = rows.calls | rows.on_device | ~np.isin(rows.lane, waits.lane)
     waits = waits.select(waits.leave_ns - waits.enter_ns >= TELLING_NS)
+    others = rows.select(~found.operations.message[rows.operation])
+    if len(waits) and len(others):  # what ends with a collective tells nothing of messages
+        others = others.select(grouped_order(others.lane, others.leave_ns))
+        line = TimeLine(others.lane, others.leave_ns)
+        until, since = (
+            line.before(waits.lane, waits.leave_ns + off) for off in (BETWEEN_NS, -BETWEEN_NS)
+        )
+        waits = waits.select(until == since)
     if not len(waits):
         return np.asarray(unrecorded)
     waits = waits.select(grouped_order(waits.lane, waits.leave_ns))
