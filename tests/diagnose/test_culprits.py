@@ -1,10 +1,13 @@
 """Right mode, right rank, right phase, right cost: against worlds whose losses are known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.trace.spool.layout import Phase
+from tests.diagnose.programs import Do, pipeline
 from tests.diagnose.synthetic import MS, World
 
 STYLES = [
@@ -241,3 +244,20 @@ def test_stops_that_hit_all_ranks_alike_are_nobodys_and_those_of_one_are_its_own
     one = np.zeros_like(stops)
     one[:, 5] = stops.sum(axis=1).clip(0, 200 * MS)
     assert worst(world.delayed(Phase.BACKWARD, one)).where.ranks == [5]
+
+
+def test_a_first_stage_whose_ranks_all_load_slowly_is_named_though_the_last_loads_as_well():
+    """Of three stages the first loads for 30 ms, and the last, its labels, for .2 ms."""
+    plain = pipeline(stages=3, replicas=2, noise=0.01, steps=20)
+
+    def loading(first_ms):
+        def program(rank):
+            ns = (first_ms, 0, 0.2)[rank // 2] * MS
+            return [*[Do("work", ns, Phase.INPUT)] * (ns > 0), *plain.program(rank)]
+
+        return replace(plain, program=program).run()
+
+    slow, quick = loading(30), loading(0.2)
+    finding = diagnose(slow.trace()).findings[0]
+    assert (finding.mode, list(finding.where.ranks)) == ("input_pipeline", [0, 1])
+    assert finding.severity == pytest.approx(1 - quick.length_ns / slow.length_ns, rel=0.05)

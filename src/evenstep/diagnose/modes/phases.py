@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from evenstep.diagnose.finding import Evidence, Finding
+from evenstep.diagnose.finding import Evidence, Finding, Where
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import middle_of_others
-from evenstep.diagnose.levels import MOST, NAMED
+from evenstep.diagnose.levels import MINOR, MOST, NAMED
 from evenstep.diagnose.modes.intervention import constant, finding_of, finding_of_late, when
 from evenstep.diagnose.sentences import say
 from evenstep.trace.columns import Array
@@ -82,21 +82,28 @@ def _late_saving(case: Case) -> list[Finding]:
 def _alike(case: Case, loading: Array) -> bool:
     """Whether of ranks that load (a server does not) the one with the shortest input still waits
     for half of the longest. Who is late by own work finds its batch ready: that counts, too."""
-    loads = loading.any(axis=0)
+    loads = _loading(loading)
     waits = np.median((loading + case.delays.late_ns[Cause.WORK])[:, loads], axis=0)
     longest = np.median(loading, axis=0).max()
     return bool(waits.min(initial=longest) >= MOST * max(longest, 1.0))
 
 
+def _loading(values: Array) -> Array:
+    """Mask of the ranks that load: a last stage that fetches its labels alone hardly does."""
+    usual = values.mean(axis=0)
+    return np.asarray((usual > 0) & (usual >= MINOR * usual.max(initial=0)))
+
+
 def _all_waiting(case: Case, values: Array) -> list[Finding]:
     """The input of all ranks (steps × ranks), where it costs more than handing a batch over."""
-    loads = values.any(axis=0)
+    loads = _loading(values)
     usual, who = np.median(values[:, loads]), "every rank" + " that loads" * (not loads.all())
     options = ["storage", "workers"] if case.contended else ["workers", "storage"]
     short = say("input_pipeline.short") if case.contended else ""
     finding = finding_of(
         case, "input_pipeline.everybody", case.without(values, Cause.INPUT),
         numbers={"usual": usual, "who": who, "short": short}, projected=constant, options=options,
+        where=case.where(case.grid.ranks[loads].tolist()) if loads.mean() <= MOST else Where(),
         evidence=[Evidence("input_per_step", usual, 0, "ns")],
     )  # fmt: skip
     return [one for one in finding if one.severity >= NAMED]
