@@ -246,8 +246,12 @@ def two_stages(message_ms, replicas):
 def test_messages_that_all_are_slow_cost_what_collectives_would_not_take(replicas, usual_ms):
     """At .5 GB/s; without collectives to compare with, all but a hop of 10 µs."""
     slow = two_stages(8, replicas)
-    finding = diagnose(slow.trace()).findings[0]
+    trace = slow.trace()
+    if replicas == 1:
+        trace.ranks[1].identity["hostname"] = "node1"
+    finding = diagnose(trace).findings[0]
     assert finding.mode == "bandwidth_bound"
+    assert list(finding.where.links) == ["node0-node1"] * (replicas == 1)
     lost = 1 - two_stages(usual_ms, replicas).length_ns / slow.length_ns
     assert finding.severity == pytest.approx(lost, rel=0.05)
     assert ("between such ranks" in finding.cause) == (replicas == 2)

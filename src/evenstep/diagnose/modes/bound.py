@@ -16,6 +16,7 @@ from evenstep import allreduce
 from evenstep.allreduce import bus_factor
 from evenstep.diagnose import levels
 from evenstep.diagnose.finding import Evidence, Finding, Where
+from evenstep.diagnose.graph.peers import message_ends
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.measure.transfers import (
@@ -301,6 +302,9 @@ def _of_messages(case: Case) -> list[Finding]:
     case.claims.slow_ns += gain.saved_ns
     reached = float(size[hit].sum() / bytes_ns[hit].sum())
     amount = float(size[hit].sum()) / len(graph.steps)
+    nodes = np.array([case.trace.ranks[int(rank)].node for rank in graph.ranks])
+    pairs = {tuple(sorted(pair)) for pair in nodes[message_ends(graph)[:, hit].T].tolist()}
+    links = [f"{one}-{other}" for one, other in pairs if one != other]
     return finding_of(
         case, f"bandwidth_bound.{name}", gain,
         numbers={
@@ -309,6 +313,7 @@ def _of_messages(case: Case) -> list[Finding]:
             "reached": reached,
             "expected": best,
         },
+        where=Where(links=links if len(pairs) == 1 else []),
         options=["links", "smaller"], projected=constant,
         evidence=[
             Evidence("message_bandwidth", reached, best or None, "GB/s"),
