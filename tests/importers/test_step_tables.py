@@ -391,12 +391,21 @@ SLOWEST = [(rank, step, OWN_MS[1][step] / 1e3) for rank in (0, 1) for step in (0
     [
         ROWS,
         {"job": "x", "betas": [0.9, 0.95], "world_size": 2, "records": ROWS},
-        {"job": {"records": ROWS}},
+        {"ranks": {str(rank): {"step_times_ms": own} for rank, own in OWN_MS.items()}},
+        {f"rank{rank}": [ms / 1e3 for ms in own] for rank, own in OWN_MS.items()},
+        [
+            {"step": step, "ranks": [{"rank": r, "timings": {"step_time_ms": own[step]}}
+                                     for r, own in OWN_MS.items()]}
+            for step in (0, 1)
+        ],
+        [{"step": s, "step_time_ms": [own[s] for own in OWN_MS.values()]} for s in (0, 1)],
+        [{"step": s, "step_time_ms": {r: own[s] for r, own in OWN_MS.items()}} for s in (0, 1)],
         {name: [row[name] for row in ROWS] for name in ROWS[0]},
+        {name: {str(at): row[name] for at, row in enumerate(ROWS)} for name in ROWS[0]},
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("indent", [None, 1])
-def test_json_is_a_table_of_rows_or_of_columns(opened, value, indent):
+def test_json_is_a_table_however_its_rows_are_nested(opened, value, indent):
     assert steps(opened(json.dumps(value, indent=indent), "steps.json")) == SLOWEST
 
 
@@ -540,6 +549,17 @@ def test_rates_and_norms_of_gradients_are_no_durations(tmp_path):
         open_trace([path])
 
 
+def test_objects_by_number_are_steps_where_their_name_says_so(opened):
+    """Of a repository's step_times.json: two ranks were taken, and the first for a straggler."""
+    began, took = {"1": 1782513857, "2": 1782513902}, {"1": 43, "2": 26}
+    value = {at: {"start": began[at], "end": began[at] + took[at], "duration_s": took[at]}
+             for at in took}  # fmt: skip
+    assert steps(opened(json.dumps({"step_times": value}), "step_times.json")) == [
+        (0, 1, 43.0),
+        (0, 2, 26.0),
+    ]
+
+
 def test_a_row_per_epoch_has_the_time_since_the_beginning(opened):
     """The first columns of results.csv of Ultralytics."""
     text = "epoch,time,train/box_loss\n1,93.2846,1.01057\n2,116.739,0.90306\n3,144.906,0.87\n"
@@ -560,6 +580,12 @@ def test_rows_of_one_epoch_are_its_steps(opened):
     )
     assert steps(trace) == [(0, at, (100 + at) / 1e3) for at in range(4)]
     assert "lost_work_s" not in trace.run
+
+
+def test_objects_named_after_ranks_are_ranks_also_in_times_of_steps(opened):
+    took = {f"rank{rank}": {"forward_s": [1.0, 2.0, 3.0]} for rank in range(2)}
+    found = steps(opened(json.dumps({"step_times": took}), "a.json"))
+    assert [each[:2] for each in found] == [(rank, at) for rank in range(2) for at in range(3)]
 
 
 def test_rows_within_epochs_are_steps_though_each_has_another_part_of_its_epoch(opened):

@@ -17,6 +17,7 @@ import numpy as np
 from evenstep.errors import TraceError
 from evenstep.importers.compression import GZIP, ZSTANDARD
 from evenstep.importers.content import MOST_CONTAINERS, SourceFile, content, lines
+from evenstep.importers.json_rows import rows
 from evenstep.trace.columns import Array
 from evenstep.trace.store.database import connect, literal
 
@@ -37,8 +38,6 @@ _FIGURE = re.compile(r"[ \"']*[-+.]?\d")
 MOST_JSON_BYTES = 64_000_000  # of a table in one value
 #: Written by Python where a number is not finite; strings that hold such words are left alone.
 _NOT_FINITE = re.compile(r"(?<=[\[:, ])-?(?:NaN|Infinity)(?=\s*[,}\]])")
-#: A name in JSON whose list is a column of the table.
-_TIME = re.compile(r"time|duration|second|(?:^|[^a-z])[mun]?s\W?$", re.IGNORECASE)
 
 
 class TableFile(NamedTuple):
@@ -275,39 +274,6 @@ def _of_json(file: TableFile, wanted: Mapping[str, str], limits: list[str]) -> d
     if wrong:
         limits.append(f"{file.path}: {wrong} lines that are not JSON objects were left out")
     return {wanted[name]: np.array(column, object) for name, column in found.items()}
-
-
-def rows(value: Any) -> Iterator[dict[str, Any]]:
-    """The rows that a JSON value holds: the objects of a list, or lists of times and others beside
-    them as columns, also within objects. The values of an object in a row have its name before
-    theirs (`timings/forward_ms`)."""
-    for each in value if isinstance(value, list) else [value]:
-        if isinstance(each, dict):
-            yield from _rows(_flat(each))
-
-
-def _rows(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    lists = {name: one for name, one in row.items() if isinstance(one, list) and one}
-    tables = [one for one in lists.values() if all(isinstance(each, dict) for each in one)]
-    length = next((len(one) for name, one in lists.items() if _TIME.search(name)), 0)
-    columns = {name: one for name, one in lists.items() if len(one) == length}
-    if tables:
-        for table in tables:
-            yield from rows(table)
-    elif columns:
-        for at, values in enumerate(zip(*columns.values(), strict=True)):
-            yield {"step": at, **dict(zip(columns, values, strict=True))}
-    else:
-        yield row
-
-
-def _flat(value: Mapping[str, Any]) -> dict[str, Any]:
-    """An object with the values of those in it as its own."""
-    found: dict[str, Any] = {}
-    for key, one in value.items():
-        inner = _flat(one) if isinstance(one, dict) else {}
-        found |= {f"{key}/{name}": each for name, each in inner.items()} if inner else {key: one}
-    return found
 
 
 def _texts(file: TableFile) -> Iterator[str]:
