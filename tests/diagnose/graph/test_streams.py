@@ -38,11 +38,29 @@ def test_messages_of_one_kernel_begin_and_end_together_on_one_lane():
         enter_ns=[5 * US, 3 * US, 5 * US, 40 * US, 41 * US, 42 * US],
         held_ns=[0, 2 * US, 0, 0, 1, 0],
     )  # fmt: skip
-    message = np.array([True, True, True, True, False])
-    numbers = with_kernels(rows, Columns({"message": message})).kernel.tolist()
+    operations = messages(4, 0, 0, 0, 0, 0)
+    numbers = with_kernels(rows, operations).kernel.tolist()
     assert numbers[0] == numbers[1]
     assert numbers[3] == numbers[4]
     assert len(set(numbers)) == 4
+
+
+def messages(count, *groups):
+    """So many operations that are messages, then others, of these groups."""
+    groups = np.array(groups)
+    return Columns({"message": np.arange(len(groups)) < count, "group": groups})
+
+
+@pytest.mark.parametrize(("ends", "kernels"), [(300, 8), (0, 4)])
+def test_messages_that_often_begin_but_do_not_end_together_have_a_kernel_each(ends, kernels):
+    """A send to the next stage and a receive from the last one, four times; in all but the
+    first they end 300 us apart, so that there it is chance. If none do, all are batches."""
+    began = np.repeat(np.arange(4), 2) * MS
+    late = np.tile([0, ends * US], 4) * (began > 0)
+    rows = table(
+        lane=[0] * 8, seq=range(8), operation=range(8), enter_ns=began, leave_ns=began + late + US
+    )
+    assert len(set(with_kernels(rows, messages(8, *[0] * 8)).kernel.tolist())) == kernels
 
 
 @pytest.mark.parametrize(("apart", "order"), [(19, [1, 2, 3, 4]), (21, [1, 3, 2, 4])])

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evenstep.diagnose.graph.structure import Intervals, quantiles, row_hash, row_numbers
+from evenstep.diagnose.graph.structure import Intervals, means, quantiles, row_hash, row_numbers
 from evenstep.diagnose.levels import LOW, MINOR, MOST, NEARLY_ALL, SURE
 from evenstep.trace.columns import Array, Columns, begins, run_numbers, running_maximum
 
@@ -25,14 +25,23 @@ AT_ONCE_NS = 3_000  # from an operation's end to compute that waited for it: 66 
 
 def with_kernels(rows: Columns, operations: Columns) -> Columns:
     """The rows with `kernel`, a number for each, the same for messages of a lane that one kernel
-    carries: issued one after the other, they begin and end together, but for what stamps cross."""
+    carries: issued one after the other, they begin and end together, but for what stamps cross.
+
+    Messages of a group whose kernels often begin together and end apart are on several streams,
+    each in a kernel of its own, whatever ends by chance with it.
+    """
     order = np.lexsort([rows.seq, rows.lane])
-    apart = ~operations.message[rows.operation[order]]
-    apart |= np.append(True, apart[:-1] | (np.diff(rows.lane[order]) != 0))[: len(order)]
-    for time in (rows.enter_ns + rows.held_ns, rows.leave_ns):
-        apart |= np.abs(np.diff(time[order], prepend=0)) > CROSSING_NS
+    number = rows.operation[order]
+    message = operations.message[number]
+    message &= np.append(False, message[:-1])[: len(order)] & ~begins(rows.lane[order])
+    times = rows.enter_ns + rows.held_ns, rows.leave_ns
+    began, ended = (np.abs(np.diff(each[order], prepend=0)) <= CROSSING_NS for each in times)
+    began &= message
+    group = operations.group[number] + 1
+    several = means(~ended[began], group[began]) > MINOR
+    alone = np.append(several, np.zeros(int(group.max(initial=0)) + 1, bool))[group]
     kernel = np.empty(len(rows), np.int64)
-    kernel[order] = np.cumsum(apart) - 1
+    kernel[order] = np.cumsum(~(began & ended) | alone) - 1
     return rows.with_column("kernel", kernel)
 
 
