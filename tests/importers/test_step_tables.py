@@ -704,7 +704,7 @@ READ = [(rank, step, round(1.2345 + step / 1e3, 4)) for rank in range(2) for ste
 @pytest.mark.parametrize(
     "head",
     ["# of 12 March\n# two hosts, a and b\nstep,rank,step_time_ms\n",
-     "# of 12 March\n\n#step,rank,step_time_ms\n"],
+     "# of 12 March\n\n#step,rank,step_time_ms\n", "#step,rank,step_time_ms\n# by hand\n"],
 )  # fmt: skip
 def test_comments_above_a_table_are_no_names_but_the_last_may_be(opened, head):
     """As numpy.savetxt writes its header."""
@@ -722,10 +722,24 @@ def test_thousands_may_be_separated(opened, separator, form):
     assert sorted(steps(opened(text))) == READ
 
 
+def test_commas_in_numbers_are_decimal_where_some_can_be_nothing_else(opened):
+    """998 ms and 1012 ms, as German programs write them."""
+    assert steps(opened("step\tstep_time_s\n0\t0,998\n1\t1,012\n")) == [
+        (0, 0, 0.998), (0, 1, 1.012),
+    ]  # fmt: skip
+
+
+def test_a_quoted_value_may_have_several_lines(opened):
+    notes = ('"a, b"', '"of two,\nlines"', "none")
+    text = "".join(f"{step},{step + 1},{note}\n" for step, note in enumerate(notes))
+    assert steps(opened("step,step_time_s,note\n" + text)) == [(0, 0, 1), (0, 1, 2), (0, 2, 3)]
+
+
 @pytest.mark.parametrize(
     ("names", "place"),
     [("gpu", "{r}"), ("host", "gpu-{r:03d}"), ("node_rank,local_rank", "{r},0"),
-     ("hostname,gpu", "a,{r}"), ("device", "cuda:{r}")],
+     ("hostname,gpu", "a,{r}"), ("device", "cuda:{r}"), ("host,gpu", "a{r},"),
+     ("host", "10.0.{r}.77{r}")],
 )  # fmt: skip
 def test_workers_without_a_number_are_told_apart_by_where_they_run(opened, names, place):
     text = "".join(f"{s},{place.format(r=r)},{ms}\n" for s, r, ms in ROWS)
@@ -783,6 +797,13 @@ def test_a_run_of_mlflow_has_the_durations_that_it_logged(tracked):
     trace = open_trace([tracked])
     assert steps(trace) == [(0, 0, 0.25), (0, 1, 0.5)]
     assert any("1 lines that are no values" in limit for limit in trace.limits)
+
+
+def test_a_run_of_mlflow_without_values_says_so(tracked):
+    for file in filter(Path.is_file, (tracked / "metrics").rglob("*")):
+        file.write_text("")
+    with pytest.raises(EvenstepError, match="nothing to read: no values"):
+        open_trace([tracked])
 
 
 def test_a_metric_of_mlflow_alone_says_what_to_give(tracked):

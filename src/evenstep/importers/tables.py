@@ -35,6 +35,7 @@ UNITS_S = {
 }  # fmt: skip
 EXAMINED = 100  # lines in which quotes are looked for
 _FIGURE = re.compile(r"[ \"']*[-+.]?\d")
+_DECIMAL = re.compile(r" *[-+]?(?:(?:0|\d{4,}),\d+|\d+,(?:\d\d?|\d{4,})) *")  # as no thousands are
 MOST_JSON_BYTES = 64_000_000  # of a table in one value
 #: Written by Python where a number is not finite; strings that hold such words are left alone.
 _NOT_FINITE = re.compile(r"(?<=[\[:, ])-?(?:NaN|Infinity)(?=\s*[,}\]])")
@@ -48,6 +49,7 @@ class TableFile(NamedTuple):
     separator: str = ""  # of a CSV
     before: int = 0  # lines of comments above its names
     quoted: bool = False  # values with separators in them stand in quotes
+    decimal: bool = False  # commas in numbers are decimal
     json: str = ""  # "lines": a value in each; "whole": one value
 
 
@@ -95,14 +97,17 @@ def table_file(source: SourceFile) -> TableFile | None:
         return None
     quoted = {len(row) for row in told if any(separator in value for value in row)}
     names = [name.strip() for name in names]
-    return TableFile(source.path, names, separator, at, quoted == {len(names)})
+    decimal = separator == ";" or any(_DECIMAL.fullmatch(value) for row in told for value in row)
+    return TableFile(source.path, names, separator, at, quoted == {len(names)}, decimal)
 
 
 def _names_at(text: Sequence[str]) -> int:
-    """The line of a CSV that names its columns: the first, but for comments; or of these the last,
-    above a row of numbers."""
+    """The line of a CSV that names its columns: the first, but for comments; or of these the last
+    with columns, above a row of numbers."""
     first = next((n for n, line in enumerate(text) if line.strip(" #") and line[0] != "#"), 0)
-    named = [n for n in range(first) if text[n].strip(" #")]
+    separator = max(SEPARATORS, key=text[first].count)
+    most = text[first].count(separator)
+    named = [n for n in range(first) if 0 < text[n].count(separator) <= most]
     return named[-1] if named and _FIGURE.match(text[first]) else first
 
 
@@ -192,7 +197,7 @@ def _load(
 
     picked = []
     for at, name in enumerate(numbers):
-        plain = _ungrouped(value(name), file.separator) if file.separator else value(name)
+        plain = _ungrouped(value(name), file.decimal) if file.separator else value(name)
         dates = [
             f"epoch(TRY_CAST(CAST({value(name)} AS VARCHAR) AS {kind}))"
             for kind in ("TIMESTAMPTZ", "INTERVAL")
@@ -205,10 +210,10 @@ def _load(
     connection.execute(f"CREATE TEMP TABLE found AS {query}")
 
 
-def _ungrouped(value: str, separator: str) -> str:
-    """SQL of a number without separators of thousands; a comma between semicolons is decimal."""
+def _ungrouped(value: str, decimal: bool) -> str:
+    """SQL of a number without separators of thousands; where in doubt, a comma is `decimal`."""
     groups = rf"regexp_full_match({value}, '[-+]?[1-9]\d{{0,2}}(,\d{{3}})+')"
-    english = f"{value} LIKE '%,%.%'" + ("" if separator == ";" else f" OR {groups}")
+    english = f"{value} LIKE '%,%.%'" + ("" if decimal else f" OR {groups}")
     german = f"replace(replace({value}, '.', ''), ',', '.')"
     return (
         f"CASE WHEN {value} NOT LIKE '%,%' THEN {value} "
@@ -227,7 +232,8 @@ def _csv_reader(file: TableFile, path: str) -> str:
     return (
         f"read_csv({path}, header = true, skip = {file.before}, delim = '{file.separator}', "
         f"quote = '{quote}', escape = '{quote}', auto_detect = false, columns = {{{columns}}}, "
-        f"null_padding = true, strict_mode = false, store_rejects = true, compression = '{packed}')"
+        f"null_padding = true, strict_mode = false, store_rejects = true, "
+        f"compression = '{packed}', parallel = {not file.quoted})"  # line breaks in quotes
     )
 
 

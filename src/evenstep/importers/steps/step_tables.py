@@ -211,7 +211,7 @@ def read(sources: Sequence[SourceFile]) -> Trace:
     for found in usable(sources, draft.limits, timed):
         parts += found
     if not parts:
-        raise TraceError(f"nothing to read: {'; '.join(draft.limits)}")
+        raise TraceError(f"nothing to read: {'; '.join(draft.limits) or 'no values'}")
     rows = Timed(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
     try:
         trace = trace_of(rows, draft, {"source": NAME}, dict(enumerate(places)))
@@ -238,7 +238,8 @@ def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -
     told = table.texts[layout.rank] if layout.rank else _by_places(layout, table)
     if told is not None:
         kinds, code = told
-        rank = np.append(np.array(_number_workers(kinds, places), np.int64), -1)[code]
+        numbers = _number_workers(kinds, places, bool(layout.rank))
+        rank = np.append(np.array(numbers, np.int64), -1)[code]
     time = time if unit or "elapsed" in layout.time.lower() else _over_midnight(rank, time)
     number = table.numbers.get(layout.step)
     number = _count_steps(rank, time) if number is None else number
@@ -271,7 +272,7 @@ def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -
 def _by_places(layout: StepColumns, table: Table) -> tuple[list[str], Array] | None:
     """Names of workers by where they run, and the one of each row, -1 unknown; None of one worker,
     or where most of them do not have most steps, as of columns that are measured."""
-    parts = [table.texts[name] for name in layout.places]
+    parts = [told for name in layout.places if (told := table.texts[name])[0]]
     if not parts:
         return None
     worker = key_numbers(*(at for _, at in parts))
@@ -424,11 +425,12 @@ def _timed_steps(
     return Timed(whole[0], whole[1], time[there], seconds[there], whole[2])
 
 
-def _number_workers(kinds: Sequence[str], places: list[str]) -> list[int]:
-    """The rank of each worker: the number at the end of its name, else the index of the name."""
+def _number_workers(kinds: Sequence[str], places: list[str], ranks: bool = True) -> list[int]:
+    """The rank of each worker: the number at the end of its name, of hosts only where these are 0,
+    1, 2 …; else the index of the name."""
     numbers = [re.search(r"(\d{1,7})(?:\.0+)?$", text) for text in kinds]
     told = [int(found[1]) for found in numbers if found]
-    if len(set(told)) == len(kinds):
+    if len(set(told)) == len(kinds) and (ranks or max(told) < len(told)):
         return told
     ascending = sorted(kinds, key=lambda text: natural(Path(text)))
     places += ascending
