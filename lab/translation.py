@@ -12,7 +12,7 @@ from typing import Any
 from evenstep.errors import UsageError
 from evenstep.scenario.scenario import Scenario as Simulated
 from evenstep.scenario.scenario import parse
-from evenstep.simulate.formulas import maxima
+from evenstep.simulate.formulas.steps import normal_exact
 from evenstep.trace.ranks import format_ranks
 from lab.fair.jobs import leaf_of
 from lab.fair.rank import BACKWARD, FORWARD, OPTIMIZER
@@ -201,4 +201,4 @@ def longest(job: Job) -> float:
     """Mean of the longest of a job's ranks' computes, over their mean."""
     if job.jitter == 0:
         return 1.0
-    return 1 + job.jitter * maxima.normal_exact(job.ranks)
+    return 1 + job.jitter * normal_exact(job.ranks)

@@ -9,7 +9,7 @@ from time import monotonic_ns
 
 import pytest
 
-from evenstep.agent.pulse import frames, rivals, vigil
+from evenstep.agent.pulse import frames, vigil
 from evenstep.agent.pulse.frames import frames_of_thread
 from evenstep.agent.pulse.vigil import SEPARATOR, Vigil
 from evenstep.agent.recording.phases import Word
@@ -110,7 +110,7 @@ def beside():
 
 def test_a_thread_that_competes_for_the_lock_is_looked_at_too(watched, beside, monkeypatch):
     watch, recorder, written = watched
-    monkeypatch.setattr(rivals.Rivals, "busiest", lambda *_: beside.ident)
+    monkeypatch.setattr(vigil.Rivals, "busiest", lambda *_: beside.ident)
     start = begins(recorder, monotonic_ns())
     watch.look(start)
     later = begins(recorder, start + 2_000 * MS)  # a step has just begun
@@ -127,8 +127,8 @@ def test_a_thread_competes_that_wanted_a_core_for_most_of_the_time(
 ):
     _, recorder, _ = watched
     wanted = {f"/proc/self/task/{beside.native_id}/schedstat": 0}
-    monkeypatch.setattr(rivals, "read_text", lambda path, **_: f"{wanted.get(path, 0)} 0 1")
-    found = rivals.Rivals()
+    monkeypatch.setattr(vigil, "read_text", lambda path, **_: f"{wanted.get(path, 0)} 0 1")
+    found = vigil.Rivals()
     assert found.busiest(recorder.ident, 1) == 0
     wanted = dict.fromkeys(wanted, wanted_ms * MS)
     assert found.busiest(recorder.ident, 1 + 100 * MS) == (beside.ident if competes else 0)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.export.perfetto import wire
-from evenstep.export.perfetto.layout import lanes, levels, side_by_side
+from evenstep.export.perfetto.slices import lanes, levels, side_by_side
 
 numbers = st.integers(0, 2**63 - 1)
 

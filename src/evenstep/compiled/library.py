@@ -3,6 +3,9 @@
 A library's name has digests of its inputs: source, flags, machine and C library, inputs that the
 caller names (version and ABI of torch), and the compiler's version. It is written in a private
 folder and renamed into place.
+
+A library is code that our processes run, so a folder or file that another user could have written
+is refused, and so is a symbolic link.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -18,11 +22,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from evenstep.compiled import cache
-
 TIMEOUT_S = 600.0
 SAID_LINES = 12  # of a failed compiler's messages
 _FLAGS = ("-O2", "-fPIC", "-shared", "-pthread")
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_PRIVATE = 0o700
 
 #: The variable that names a compiler, and default names.
 _COMPILERS = {
@@ -54,9 +58,9 @@ class LibrarySource(NamedTuple):
 def find(source: LibrarySource, environ: Mapping[str, str] = os.environ) -> Library:
     """The newest matching library of any compiler; starts no process."""
     try:
-        folder = cache.folder(environ, make=False)
+        folder = _folder(environ, make=False)
         stem = _stem(source)
-        fitting = [path for path in folder.glob(f"{stem}-*.so") if cache.is_trusted(path)]
+        fitting = [path for path in folder.glob(f"{stem}-*.so") if _is_trusted(path)]
         if fitting:
             return Library(max(fitting, key=lambda path: path.stat().st_mtime_ns))
     except FileNotFoundError:
@@ -73,12 +77,12 @@ def build(source: LibrarySource, environ: Mapping[str, str] = os.environ) -> Lib
         variable, names = _COMPILERS[source.path.suffix]
         return Library(None, f"there is no compiler: neither {variable} nor {', '.join(names)}")
     try:
-        folder = cache.folder(environ, make=True)
+        folder = _folder(environ, make=True)
         target = folder / f"{_stem(source)}-{_digest(_version(compiler, environ))}.so"
-        if cache.is_trusted(target):
+        if _is_trusted(target):
             return Library(target)
         with _turn(folder):
-            said = "" if cache.is_trusted(target) else _compile(compiler, source, target, environ)
+            said = "" if _is_trusted(target) else _compile(compiler, source, target, environ)
     except subprocess.TimeoutExpired:
         return Library(None, f"{compiler[0]} took more than {TIMEOUT_S:.0f} s")
     except OSError as error:
@@ -155,3 +159,52 @@ def _compile(
         scratch.chmod(0o700)
         scratch.replace(target)
     return ""
+
+
+def _folder(environ: Mapping[str, str], *, make: bool) -> Path:
+    """`evenstep` in the user's cache (XDG_CACHE_HOME, ~/.cache), else below the temporary folder.
+
+    `make` creates it. Raises OSError with a message where there is none or it cannot be trusted.
+    """
+    refused: OSError | None = None
+    for place in _places(environ):
+        try:
+            if make:
+                place.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
+            _trust(place.lstat(), place, stat.S_ISDIR, "a folder")
+            if os.access(place, os.W_OK) or not make:
+                return place
+            refused = OSError(f"{place} cannot be written")
+        except OSError as error:
+            refused = refused or error
+    raise refused or FileNotFoundError("no folder for compiled libraries")
+
+
+def _is_trusted(path: Path) -> bool:
+    """Whether a library exists. Raises OSError where another user could have written it."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return False
+    _trust(found, path, stat.S_ISREG, "a file")
+    return found.st_size > 0
+
+
+def _places(environ: Mapping[str, str]) -> list[Path]:
+    """Candidate folders, best first; the XDG specification ignores relative paths."""
+    asked = environ.get("XDG_CACHE_HOME", "")
+    home = environ.get("HOME", "")
+    places = [Path(asked)] if Path(asked).is_absolute() else []
+    if not places and Path(home).is_absolute():
+        places.append(Path(home) / ".cache")
+    shared = Path(tempfile.gettempdir()) / f"evenstep-{os.geteuid()}"
+    return [*(place / "evenstep" for place in places), shared]
+
+
+def _trust(found: os.stat_result, path: Path, is_kind: object, kind: str) -> None:
+    if not (callable(is_kind) and is_kind(found.st_mode)):
+        raise PermissionError(f"{path} is not {kind} of its own; remove it")
+    if found.st_uid != os.geteuid():
+        raise PermissionError(f"{path} belongs to user {found.st_uid}, not to this one")
+    if found.st_mode & _OTHERS_WRITE:
+        raise PermissionError(f"{path} can be written by others; chmod go-w {path}")

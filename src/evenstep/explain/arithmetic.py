@@ -13,7 +13,7 @@ from evenstep import allreduce, checkpoints
 from evenstep.allreduce import ALGORITHMS, Cost, Link
 from evenstep.errors import UsageError
 from evenstep.explain.topic import CitedFormula, Numbers, Worked
-from evenstep.simulate.formulas import maxima, reliability, steps
+from evenstep.simulate.formulas import reliability, steps
 
 Values = Mapping[str, Any]
 
@@ -125,7 +125,7 @@ def explain_efficiency(values: Values) -> Worked:
     found = price(size, replicas, values)
     transfer = found.cost.time_ns * values["passes"]
     alone = steps.serial(compute=compute, transfer=transfer, hidden=values["hidden"])
-    waiting = compute * values["cv"] * maxima.normal_exact(ranks)
+    waiting = compute * values["cv"] * steps.normal_exact(ranks)
     exposed, communication = alone.exposed + values["other_ns"], transfer + values["other_ns"]
     step = compute + exposed + waiting
     numbers = {
@@ -180,14 +180,14 @@ def explain_slowest(values: Values) -> Worked:
     if delay is None and values["delay_share"] is not None:
         delay = values["delay_share"] * step
     if probability is None:
-        numbers = _growth(lambda n: step * (1 + values["cv"] * maxima.normal_exact(n)), step, ranks)
+        numbers = _growth(lambda n: step * (1 + values["cv"] * steps.normal_exact(n)), step, ranks)
         numbers |= {"lost": 1 - step / numbers["slowest_ns"], "beyond_p99": 1 - 0.99**ranks}
         return Worked(numbers, _facts(ranks), first=[_NORMAL])
     if delay is None:
         raise UsageError("rare delays need --probability and --delay (or --delay-share of a step)")
 
-    def hit(n: int) -> maxima.RareHit:
-        return maxima.rare_hit(n, compute=step, delay=delay, probability=probability)
+    def hit(n: int) -> steps.RareHit:
+        return steps.rare_hit(n, compute=step, delay=delay, probability=probability)
 
     now = hit(ranks)
     growth = _growth(lambda n: hit(n).mean, hit(1).mean, ranks)

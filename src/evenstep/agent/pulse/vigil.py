@@ -14,12 +14,13 @@ such records of another thread that computed in Python since the burst before.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from evenstep.agent.pulse.frames import frames_of_thread
-from evenstep.agent.pulse.rivals import Rivals
 from evenstep.agent.recording.recorder import Recorder
+from evenstep.host.sysfs import read_text
 from evenstep.trace.spool.layout import WORD_EXIT, WORD_GROUP_SEQ, WORD_KIND, WORD_STEP, Kind, Op
 
 SEPARATOR = " < "  # between the frames of a stack, innermost first
@@ -32,6 +33,8 @@ OVERDUE, OVERDUE_NS = 1.5, 20_000_000  # an overdue step: longer than 1.5 median
 STUCK_NS, STUCK_STEPS = 500_000_000, 20  # a standstill: both so long, and 20 of the longest steps
 UNKNOWN_STEP_NS = 500_000_000  # assumed before the first step has ended: imports, compilation
 MOST_STACKS = 256  # different ones in a trace
+BUSY = 0.5  # of the time: with the lock for as long, a thread takes it from another every time
+OURS = "evenstep-"  # begins the names of our own threads
 
 #: Latest records that are searched for the collective a rank stands still in.
 LATEST_RECORDS = 1024
@@ -167,3 +170,28 @@ class Vigil:
             if kind in _OPERATIONS and words[base + WORD_STEP] & 0xFFFFFFFF == self._step:
                 return f"{Op(op).name.lower()} {words[base + WORD_GROUP_SEQ]}"
         return ""
+
+
+class Rivals:
+    """Python threads that compute beside the training thread, which waits for them to let go of the
+    interpreter's lock: how long each had run or waited for a core when last seen (schedstat in the
+    kernel's sched-stats.rst)."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, tuple[int, int]] = {}  # by native number: when, and for how long
+
+    def busiest(self, ident: int, now_ns: int) -> int:
+        """The thread, other than `ident`, this one and ours, that wanted a core for most of the
+        time since the last call; 0 for none."""
+        before, self._seen, found = self._seen, {}, (BUSY, 0)
+        for thread in threading.enumerate():
+            mine = thread.ident in (None, ident, threading.get_ident())
+            if mine or thread.name.startswith(OURS):
+                continue
+            number = thread.native_id or 0
+            account = read_text(f"/proc/self/task/{number}/schedstat", held=True) or ""
+            wanted = sum(map(int, account.split()[:2]))
+            since_ns, earlier = before.get(number, (now_ns, wanted))
+            self._seen[number] = now_ns, wanted
+            found = max(found, ((wanted - earlier) / max(now_ns - since_ns, 1), thread.ident or 0))
+        return found[1]

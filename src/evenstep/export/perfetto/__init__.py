@@ -1,7 +1,6 @@
 """Perfetto's native format, TrackEvent, with our own encoder.
 
-slices     slices, flows and instants of a run as columns             slices.py
-layout     lanes and nesting of slices; arrows                        layout.py
+slices     slices, flows and instants of a run; lanes, nesting        slices.py
 wire       protocol buffers, one message or many                      wire.py
 document   the whole file                                             document.py
 """
