@@ -50,7 +50,7 @@ def interval(shares: Sequence[float], latest: int) -> tuple[float, float]:
     mean = sum(measured) / latest
     squares, freedom = sum((share - mean) ** 2 for share in measured), latest - 1
     if len(before) >= FEWEST:
-        usual = _middle(before)
+        usual = sorted(before)[len(before) // 2]
         away = sorted(abs(share - usual) for share in before)
         scatter = away[int(INNER * (len(away) - 1))] / _NORMAL
         squares, freedom = squares + len(before) * scatter**2, freedom + len(before)
@@ -62,7 +62,3 @@ def student(freedom: int) -> float:
     """The quantile of Student's t at the level of `SURE` (its normal equivalent, Wallace 1959)."""
     normal = SURE * (8 * freedom + 3) / (8 * freedom + 1)
     return math.sqrt(freedom * math.expm1(normal * normal / freedom))
-
-
-def _middle(values: Sequence[float]) -> float:
-    return sorted(values)[len(values) // 2]

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from evenstep.cli.admission import Admission, admit, spans_nodes
+from evenstep.cli.run import Admission, admit, spans_nodes
 from evenstep.errors import UsageError
 from evenstep.trace.spool.folder import RunFolder, run_facts
 

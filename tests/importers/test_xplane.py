@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("google.protobuf")
 
 from evenstep.importers.content import SourceFile
-from evenstep.importers.xplane import programs, xplane
+from evenstep.importers.xplane import xplane
 from evenstep.trace.spool.layout import DType, Kind, Op
 
 STEPS, DEVICES = 8, 4
@@ -17,7 +17,7 @@ RUNS = {"dot": (0, 500), "pairs": (500, 600), "all": (600, 700), "shift": (700, 
 
 def program():
     """A product, a reduction of pairs of devices, a gathering of all, a shift by one."""
-    hlo = programs._program()()
+    hlo = xplane._program()()
     rows = hlo.hlo_module.computations.add().instructions
     rows.add(name="dot", opcode="dot")
     pairs = rows.add(name="pairs", opcode="all-reduce")

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.pacing.window import RollingWindow
+from evenstep.pacing.slack import RollingWindow
 
 VALUES = st.lists(st.integers(-(10**12), 10**12), min_size=1, max_size=80)
 

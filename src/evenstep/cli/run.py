@@ -4,23 +4,41 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import evenstep
 from evenstep.agent.settings import config
 from evenstep.cli import child, env, files
-from evenstep.cli.admission import admit
 from evenstep.cli.deaths import RankExits
 from evenstep.cli.terminal import say
-from evenstep.errors import ConfigError, UsageError
-from evenstep.trace.spool import identity
-from evenstep.trace.spool.folder import RunFolder, default_path, run_facts, starter_pid
+from evenstep.errors import ConfigError, TraceError, UsageError
+from evenstep.trace.spool.folder import (
+    RunFolder,
+    default_path,
+    process_start_s,
+    run_facts,
+    starter_pid,
+)
+from evenstep.trace.spool.identity import boot_id, from_environment, given_run_id, hostname
 from evenstep.trace.spool.layout import PAGE_BYTES
 from evenstep.version import __version__
+
+_RENDEZVOUS = re.compile(r"--rdzv[-_]id(?:=(.+))?")
+#: Where the nodes of a static rendezvous meet, and what names one of them: each has its own.
+_MEETING = (
+    re.compile(r"--(?:rdzv[-_]endpoint|master[-_]addr|main[-_]process[-_]ip)(?:=(.+))?"),
+    re.compile(r"--(?:master[-_]port|main[-_]process[-_]port)(?:=(.+))?"),
+)
+_OWN = re.compile(r"--(?:node[-_]rank|machine[-_]rank|local[-_]addr)(?:=(.+))?")
+_NODES = re.compile(r"--(?:nnodes|num[-_]machines|num[-_]nodes)(?:=(.+))?")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -40,7 +58,7 @@ def main(args: argparse.Namespace) -> int:
     for warning in settings.warnings:
         say(warning)
     shim = {"LD_PRELOAD": _preloading()} if args.mpi_shim else {}
-    place = identity.from_environment(os.environ)  # the same where each rank has a launcher
+    place = from_environment(os.environ)  # the same where each rank has a launcher
     starter = starter_pid(place.launcher, place.world)
     folder = RunFolder(settings.out or default_path(Path.cwd(), starter))
     files.check_folder(folder.path)
@@ -75,7 +93,7 @@ def main(args: argparse.Namespace) -> int:
 def _run_recorded(folder: RunFolder, command: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run the command, record how its ranks on this node end, and return its exit code."""
     try:
-        first = identity.from_environment(environ).attempt
+        first = from_environment(environ).attempt
     except ConfigError:
         first = 0
     exits = RankExits(folder, say, first)
@@ -107,7 +125,7 @@ def _compile_recorder() -> None:
 
 def reports_for_job(environ: Mapping[str, str]) -> bool:
     """Whether this launcher is the only one of its job on this node, or that of rank 0."""
-    place = identity.from_environment(environ)
+    place = from_environment(environ)
     return place.launcher == "single" or place.rank == 0
 
 
@@ -126,7 +144,7 @@ def _written_here(spool: Path) -> bool:
     """Whether the spool, which may be damaged, has this machine's boot id in its header."""
     try:
         with spool.open("rb") as file:
-            return identity.boot_id().encode() in file.read(PAGE_BYTES)
+            return boot_id().encode() in file.read(PAGE_BYTES)
     except OSError:
         return False
 
@@ -139,7 +157,7 @@ def _print_verdict(
         say(f"{_why_nothing(folder, code)}; there is nothing to diagnose")
         return
     if not is_rank_zeros_node(folder, environ) or not (verdict or as_json):
-        if identity.from_environment(environ).local_rank == 0:  # one launcher per node
+        if from_environment(environ).local_rank == 0:  # one launcher per node
             say(f"this node's traces are in {folder.path}")
         return
     sys.stdout.flush()
@@ -171,3 +189,91 @@ def _short(folder: RunFolder) -> str:
     """Return the folder's path as typed in the working directory."""
     path, here = folder.path, Path.cwd()
     return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The run id and first attempt number under which a launcher's ranks record."""
+
+    run_id: str
+    passes_id: bool  # whether ranks get the id from us; else they derive it themselves
+    first_attempt: int | None = None  # None: the launcher's own restart count is enough
+
+    def variables(self) -> dict[str, str]:
+        found = {"EVENSTEP_RUN_ID": self.run_id} if self.passes_id else {}
+        if self.first_attempt is not None:
+            found["EVENSTEP_ATTEMPT"] = str(self.first_attempt)
+        return found
+
+
+def admit(
+    folder: RunFolder, command: Sequence[str], environ: Mapping[str, str], *, force: bool
+) -> Admission:
+    """Decide whether a launcher may use a folder: for a new run, a further node, or a restart.
+
+    Raises `UsageError` if the folder holds another run, unless `force` replaces it.
+    """
+    given = given_run_id(environ) or option_value(command, _RENDEZVOUS) or None
+    if given is None and from_environment(environ).launcher in ("pmi", "openmpi"):
+        given = default_path(Path.cwd(), os.getppid()).name  # of all that one mpiexec started here
+    alone = not spans_nodes(command, environ)
+    if given is None and not alone:
+        given = "-".join(filter(None, (option_value(command, each) for each in _MEETING))) or None
+    fresh = Admission(given or folder.path.name, passes_id=given is not None or alone)
+    if not folder.exists():
+        return fresh
+    known = _facts(folder)
+    ours = given, _of_all_nodes(command)
+    if given and ours == (known.get("run_id"), _of_all_nodes(known.get("command") or ())):
+        if not _ended_here(known) or environ.get("SLURM_RESTART_COUNT"):
+            return fresh
+        if alone:
+            following = (folder.attempts() or [-1])[-1] + 1
+            return Admission(given, passes_id=True, first_attempt=following)
+    if not force:
+        mend = "choose another --out or replace it with --force"
+        raise UsageError(f"{folder.path} holds another run; {mend}")
+    folder.clear()
+    return fresh
+
+
+def spans_nodes(command: Sequence[str], environ: Mapping[str, str]) -> bool:
+    """Whether other launchers may start the same job on other nodes."""
+    counts = [option_value(command, _NODES), environ.get("SLURM_NNODES")]
+    return any(count not in (None, "1", "1:1") for count in counts)
+
+
+def _of_all_nodes(command: Sequence[str]) -> list[str]:
+    """Return a command without what it says of its own node."""
+    own = [_OWN.fullmatch(argument) for argument in command]
+    value = [False, *(match is not None and match[1] is None for match in own)]
+    return [each for at, each in enumerate(command) if not (own[at] or value[at])]
+
+
+def option_value(command: Sequence[str], pattern: re.Pattern[str]) -> str | None:
+    """Return the value of an option of a command, `--name=value` or `--name value`."""
+    for argument, following in zip(command, [*command[1:], None], strict=True):
+        if match := pattern.fullmatch(argument):
+            return match[1] or following
+    return None
+
+
+def _facts(folder: RunFolder) -> dict[str, Any]:
+    """Return the facts of the run; nothing where what they say of its launcher is no time or
+    number."""
+    try:
+        known = folder.read()
+        datetime.fromisoformat(known.get("created", "2000-01-01")), int(known.get("pid", 0))
+    except (TraceError, TypeError, ValueError):
+        return {}
+    return known
+
+
+def _ended_here(known: Mapping[str, Any]) -> bool:
+    """Whether the launcher that wrote `run.json` ran on this machine and has ended."""
+    if known.get("hostname") != hostname():
+        return False
+    started_s = process_start_s(int(known.get("pid", 0)))
+    if known.get("boot_id") != boot_id() or started_s is None or "created" not in known:
+        return True
+    return started_s > datetime.fromisoformat(known["created"]).timestamp() + 1  # pid reused

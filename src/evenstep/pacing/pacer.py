@@ -16,8 +16,7 @@ from evenstep.pacing.observation import Decision, Reason, StepObservation
 from evenstep.pacing.paper import PaperRule
 from evenstep.pacing.plans import Plan, PlanBook
 from evenstep.pacing.random_trial import ALWAYS, BLOCK_STEPS, RandomTrial, acts
-from evenstep.pacing.slack import LocalSlack, SharedSlack
-from evenstep.pacing.window import RollingWindow
+from evenstep.pacing.slack import LocalSlack, RollingWindow, SharedSlack
 
 STEP_WINDOW = 128
 FEWEST_STEPS = 16  # steady steps before the first delay

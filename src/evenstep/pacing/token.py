@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from evenstep.pacing.account import TrialBudget
 from evenstep.pacing.random_trial import BLOCK_STEPS, RandomTrial
-from evenstep.pacing.window import RollingWindow
+from evenstep.pacing.slack import RollingWindow
 
 TOKEN = "token"
 MOST_WAIT = 0.25  # of the median step, all delays of the step together

@@ -75,7 +75,9 @@ class Alarm:
             return
         self._said_ns = mine.since_ns
         silent = sorted(notes.keys() - heard.keys()) if self.store is not None else []
-        told = [*_places(heard), *_silent(silent)]
+        told = _places(heard)
+        if silent:
+            told.append(f"no word yet from {_name_ranks(silent)}")
         since = f", since step {mine.step}" if mine.step else ""  # 0 also where none is marked
         where = "; ".join(told[:MOST_PLACES])
         log.warning("evenstep: no step has ended for %.0f s%s: %s", lasted_s, since, where)
@@ -103,10 +105,6 @@ def _places(notes: dict[int, tuple[str, str]]) -> list[str]:
         doing = f"in {inside}" if inside else "in no collective"
         told.append(f"{_name_ranks(who)} {doing}" + (f", at {at}" if at else ""))
     return told
-
-
-def _silent(ranks: list[int]) -> list[str]:
-    return [f"no word yet from {_name_ranks(ranks)}"] if ranks else []
 
 
 def _name_ranks(ranks: list[int]) -> str:

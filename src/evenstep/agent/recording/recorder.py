@@ -77,12 +77,8 @@ _get_ident = threading.get_ident
 _NOTHING = dict.fromkeys(COUNTERS, 0)
 
 
-def _reading_ns() -> int:
-    """The cost of reading the thread's clock, which every measured interval includes."""
-    return min(-thread_time_ns() + thread_time_ns() for _ in range(32))
-
-
-READING_NS = _reading_ns()
+#: The cost of reading the thread's clock, which every measured interval includes.
+READING_NS = min(-thread_time_ns() + thread_time_ns() for _ in range(32))
 
 
 def mean_of_most(samples: Collection[float]) -> float:

@@ -81,7 +81,8 @@ def _table(baseline: str, found: Comparison, normalised: bool, style: Style) -> 
         if normalised:  # struck through, with an SGR code or with combining strokes
             crossed = f"\x1b[9m{before}\x1b[0m" if style.color else "\u0336".join([*before, ""])
             before = " " * (COLUMN - len(before)) + crossed
-        label = LABELS[item.metric] if normalised else _label(item)
+        by_unit = item.metric == "throughput" and not normalised  # to save space
+        label = item.unit if by_unit else LABELS[item.metric]
         whole = difference(item)
         change = whole if len(whole) < CHANGE else whole.partition(" (")[0]
         head = f"{label:14}{before:>{COLUMN}}{after:>{COLUMN}}"
@@ -91,11 +92,6 @@ def _table(baseline: str, found: Comparison, normalised: bool, style: Style) -> 
 def _word(verdict: str, style: Style) -> str:
     """Return "better" or "worse" in colour, and nothing without evidence."""
     return style.paint(verdict, _COLORS[verdict]) if verdict in _COLORS else ""
-
-
-def _label(item: MetricChange) -> str:
-    """Return the label of a row; throughput is labelled by its unit to save space."""
-    return item.unit if item.metric == "throughput" else LABELS[item.metric]
 
 
 def values(item: MetricChange, *, normalised: bool, units: bool = True) -> tuple[str, str]:

@@ -123,7 +123,9 @@ def from_environment(environ: Mapping[str, str]) -> Identity:
         )
     local_world = _number(environ, scheme.local_world, default=world)
     return Identity(
-        run_id=given_run_id(environ) or _address(environ),
+        # else the address of the rendezvous, the only name that ranks of a nameless job share
+        run_id=given_run_id(environ)
+        or f"{environ.get('MASTER_ADDR', 'local')}:{environ.get('MASTER_PORT', '0')}",
         attempt=_first_attempt(environ) + _number(environ, scheme.restarts, default=0),
         rank=rank,
         local_rank=_number(environ, scheme.local_rank, default=0),
@@ -175,11 +177,6 @@ def _applies(scheme: Scheme, environ: Mapping[str, str]) -> bool:
 
 def _first_attempt(environ: Mapping[str, str]) -> int:
     return _number(environ, ("EVENSTEP_ATTEMPT", "SLURM_RESTART_COUNT"), default=0)
-
-
-def _address(environ: Mapping[str, str]) -> str:
-    """Address of the rendezvous: the only name that the ranks of a job without a name share."""
-    return f"{environ.get('MASTER_ADDR', 'local')}:{environ.get('MASTER_PORT', '0')}"
 
 
 def _first(environ: Mapping[str, str], variables: tuple[str, ...]) -> str | None:
