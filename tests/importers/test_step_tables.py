@@ -729,6 +729,17 @@ def test_commas_in_numbers_are_decimal_where_some_can_be_nothing_else(opened):
     ]  # fmt: skip
 
 
+def test_the_step_of_a_run_goes_before_that_of_an_epoch(opened):
+    text = "".join(f"{at},{at % 3},{at}\n" for at in range(1, 9))
+    assert len(steps(opened("global_step,iter,step_time_s\n" + text))) == 8
+
+
+def test_only_line_feeds_end_the_lines_of_json(opened):
+    """A text may hold U+2028, the separator of lines in Unicode."""
+    text = '{"step": %d, "seconds": 2, "note": "a\u2028b"}\n'
+    assert steps(opened(text % 0 + text % 1)) == [(0, 0, 2), (0, 1, 2)]
+
+
 def test_a_quoted_value_may_have_several_lines(opened):
     notes = ('"a, b"', '"of two,\nlines"', "none")
     text = "".join(f"{step},{step + 1},{note}\n" for step, note in enumerate(notes))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from glob import escape
@@ -83,7 +84,8 @@ def table_file(source: SourceFile) -> TableFile | None:
     """
     if source.head.startswith(PARQUET):
         return TableFile(source.path, _parquet_names(source.path))
-    text = source.head.decode("utf-8", "replace").removeprefix("\ufeff").splitlines() or [""]
+    head = source.head.removeprefix(BOM_UTF8).splitlines() or [b""]
+    text = [line.decode("utf-8", "replace") for line in head]
     at = _names_at(text)
     line = text[at].lstrip("# ")
     if line.startswith(("{", "[")):

@@ -46,7 +46,7 @@ RANKS = ("rank", "global_rank", "rank_id", "worker", "worker_id", "trainer_id", 
 PLACES = ("host", "hostname", "host_name", "node", "node_id", "node_rank", "node_name", "machine",
           "pod", "pod_name", "gpu", "gpu_id", "gpu_index", "device", "device_id",
           "local_rank")  # fmt: skip
-STEPS = ("iter", "step", "global_step", "_step", "iteration", "train_step", "batch", "batch_idx",
+STEPS = ("global_step", "iter", "step", "_step", "iteration", "train_step", "batch", "batch_idx",
          "training_iteration", "current_steps", "global_step/max_steps", "epoch")  # fmt: skip
 TIMES = ("timestamp", "_timestamp", "wall_time", "start", "start_time", "start_ts",
          "time", "time_s", "time_(s)", "time_sec", "time_ms", "time_(ms)", "time_us",
