@@ -57,6 +57,19 @@ def test_a_thread_that_computes_beside_training_on_the_late_rank_alone_is_named(
     assert second.frames[0] == "train.py:31 nap"
 
 
+def test_a_thread_that_computes_beside_training_on_both_of_two_ranks_makes_neither_late():
+    """In all looks at both; the late one sleeps in fewer than half of them."""
+    trace = World(ranks=2).slow(1, Phase.BACKWARD, 50 * MS).trace()
+    for rank, own in enumerate(("comm.py:1 wait", "train.py:31 nap < train.py:9 main")):
+        trace = seen(trace, rank, {"graph.py:979 backward < train.py:9 main": 45, own: 40})
+    names = (*trace.names, "<json>:2 dumps < train.py:70 export")
+    looks = {"kind": Kind.STACK, "step": 30, "payload": 85, "name": len(names) - 1}
+    for rank in range(2):
+        trace = with_rows(trace, rank=rank, bytes_in=0, enter_ns=1, exit_ns=2, **looks)
+    trace.names = names
+    assert diagnose(trace).findings[0].stacks[0].frames[0] == "train.py:31 nap"
+
+
 def test_a_place_seen_in_every_burst_is_surer_than_one_that_fills_a_single_burst():
     trace = World().slow(2, Phase.BACKWARD, 50 * MS).trace()
     shared, nap = "train.py:9 main", "train.py:31 nap < train.py:9 main"

@@ -150,7 +150,7 @@ def _beside(trace: Trace, rows: Columns, rank: int) -> CallStack:
         share[each] = float(count.sum() / max((mine.payload - count).sum(), 1))
         if each == rank and share[rank]:
             found = trace.names[int(mine.name[count.argmax()])].split(SEPARATOR)
-    usual = np.median([0.0, *(value for each, value in share.items() if each != rank)])
+    usual = np.median([value for each, value in share.items() if each != rank] or [0.0])
     place = f"{words.own_place(found)} in another thread"
     return CallStack(rank, round(share[rank] - float(usual), 3), [place, *found])
 

@@ -93,8 +93,9 @@ def stuck(trace: Trace) -> list[Stuck]:
 def _without_message(trace: Trace, found: list[Stuck]) -> list[Stuck]:
     """Of messages that are stuck, the one whose peer alone did not make all the calls for messages
     that it makes in other steps, and went on: one missing from the peer's calls."""
-    first = min((place.step for place in found), default=0)
-    events = trace.of_kind(Kind.POINT_TO_POINT)
+    if not any(place.peer >= 0 for place in found):
+        return []
+    first, events = min(place.step for place in found), trace.of_kind(Kind.POINT_TO_POINT)
     odd = [rank for rank in trace.ranks if _leaves_out(events, rank, first)]
     mine = [place for place in found if [place.peer] == odd]
     return [mine[0]._replace(missing=odd)] if mine else []
