@@ -13,8 +13,6 @@ from evenstep.trace.spool.files import filesystem_type, unfit_for_mapping
 
 _CONTAINER_DEFAULT_BYTES = 67_108_864  # Docker's and Kubernetes' /dev/shm: 64 MiB
 _WANTED_BYTES = 1_073_741_824  # recommended for NVIDIA's containers
-
-
 _SPOOL_BYTES = 33_000_000  # per rank, with default settings
 
 

@@ -10,8 +10,6 @@ from evenstep.host.cgroup import CpuController
 from evenstep.words import plural
 
 _MPI = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MPI_LOCALRANKID")
-
-
 _PROXIES = 2  # cores that a rank with a GPU keeps busy: Python and NCCL's proxy thread
 
 
