@@ -2,7 +2,7 @@
 
 A round has one block of each arm, so an arm is compared with the baseline of the same round: what
 drifts slowly touches both. Gains are differences of logarithms of the mean step time, averaged over
-the jobs that pace; their interval is the trial's own (`pacing.evidence`), valid at any number of
+the jobs that pace; their interval is the trial's own (`random_trial`), valid at any number of
 rounds since the order of arms in a round is drawn by chance. The CV is that of all steps of an arm;
 its interval is a jackknife over rounds (Tukey 1958).
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from evenstep.pacing.evidence import interval
+from evenstep.pacing.random_trial import interval
 from evenstep.statistics.interval import student
 from lab.arms import FEWEST_STEPS, Schedule
 from lab.run import Progress, Record, carry_out, schedule_of

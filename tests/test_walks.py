@@ -33,7 +33,7 @@ def passed(run):
 def test_a_scenario_becomes_a_trace_through_no_more_modules_than_before(tmp_path):
     simulate_to(tmp_path / "first", load(EXAMPLE, ["run.steps=3"]))  # what is looked up once is
     scenario = load(EXAMPLE, ["run.steps=3", "run.seed=1"])  # of a network of its own
-    assert len(passed(lambda: simulate_to(tmp_path / "run", scenario))) <= 26
+    assert len(passed(lambda: simulate_to(tmp_path / "run", scenario))) <= 25
 
 
 def test_a_trace_becomes_a_case_through_no_more_modules_than_before():

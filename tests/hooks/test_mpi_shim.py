@@ -13,7 +13,7 @@ import pytest
 
 import evenstep
 from evenstep.errors import UsageError
-from evenstep.hooks.mpi.pmpi import build, collect
+from evenstep.hooks.mpi.pmpi import collect
 from evenstep.hooks.mpi.pmpi.collect import CALL, communicators
 from evenstep.trace.spool.layout import NO_PEER, Flag, Kind, Op, Phase
 from evenstep.trace.trace import match_messages
@@ -157,7 +157,7 @@ def test_both_sides_of_an_intercommunicator_name_the_same_group(freed):
 
 def test_without_a_compiler_the_message_says_what_to_do():
     with pytest.raises(UsageError, match="no mpicc on PATH; load your MPI's module"):
-        build.library({"PATH": "/nowhere"})
+        collect.library({"PATH": "/nowhere"})
 
 
 def test_a_compiler_that_fails_is_quoted(tmp_path):
@@ -166,7 +166,7 @@ def test_a_compiler_that_fails_is_quoted(tmp_path):
     broken.chmod(0o755)
     environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "XDG_CACHE_HOME": str(tmp_path)}
     with pytest.raises(UsageError, match=r"cannot compile evenstep_pmpi\.c: no mpi\.h here"):
-        build.library(environ)
+        collect.library(environ)
 
 
 def put_rank(folder, calls, rank=0):

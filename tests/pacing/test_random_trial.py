@@ -8,20 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.pacing.account import CREDIT, SHARE, TrialBudget
-from evenstep.pacing.evidence import (
-    ALPHA,
-    PRECISION,
-    EvidenceProcess,
-    interval,
-)
 from evenstep.pacing.random_trial import (
+    ALPHA,
     ALWAYS,
     BLOCK_STEPS,
     LEARNING_STEPS,
     LONGEST_SCALE,
     OUTLIER,
+    PRECISION,
     RARE,
+    EvidenceProcess,
     RandomTrial,
+    interval,
     left_out,
 )
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.finding import Diagnosis
-from evenstep.report.page.cost import waiting_cost
+from evenstep.report.page.html import waiting_cost
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace

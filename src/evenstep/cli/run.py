@@ -103,9 +103,9 @@ def _run_recorded(folder: RunFolder, command: Sequence[str], environ: Mapping[st
 
 def _preloading() -> str:
     """Return LD_PRELOAD with the MPI shim first."""
-    from evenstep.hooks.mpi.pmpi import build
+    from evenstep.hooks.mpi.pmpi.collect import library
 
-    return ":".join(filter(None, [str(build.library(os.environ)), os.environ.get("LD_PRELOAD")]))
+    return ":".join(filter(None, [str(library(os.environ)), os.environ.get("LD_PRELOAD")]))
 
 
 def _compile_recorder() -> None:

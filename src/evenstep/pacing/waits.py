@@ -59,7 +59,8 @@ class WaitEstimator:
                 nbytes += more
                 reach = max(reach, end)
                 after += 1
-            if upper and pauses and _held_back(end, pauses):  # it ended in or right after a pause
+            # it ended in or right after a pause, which may have held its callback back
+            if upper and pauses and any(a <= end <= b + AFTER_PAUSE_NS for a, b, _ in pauses):
                 first, known = first or (None, None), False
                 busy = max(busy, reach)
                 continue
@@ -94,8 +95,3 @@ def _step_wait(
     value, lower, margin = floor
     wait = max(0, in_flight - value)
     return StepWait(wait, total_ns, in_flight, lower, margin, since_last_ns)
-
-
-def _held_back(end: int, pauses: Sequence[Pause]) -> bool:
-    """Whether a callback at `end` may have been held back by one of the pauses."""
-    return any(start <= end <= stop + AFTER_PAUSE_NS for start, stop, _ in pauses)

@@ -108,7 +108,8 @@ def group_of(args: Args, groups: Mapping[str, GroupKey], world: int) -> GroupKey
     name = str(args.group_name)
     if name in groups:
         return groups[name]
-    ranks = ranks_of(args.group_ranks) or _strided_ranks(args) or _everyone(args, world)
+    everyone = range(world if 0 < whole(args.group_size) == world else 0)
+    ranks = ranks_of(args.group_ranks) or _strided_ranks(args) or everyone
     return (
         GroupKey(_show_group(name, args.group_description, ranks, groups), ranks) if ranks else None
     )
@@ -172,10 +173,6 @@ def _strided_ranks(args: Args) -> range:
     if start < 0 or stride < 1 or size < 1 or start + stride * (size - 1) >= MOST_RANKS:
         return range(0)
     return range(start, start + stride * (size - 1) + 1, stride if size > 1 else 1)
-
-
-def _everyone(args: Args, world: int) -> range:
-    return range(world if 0 < whole(args.group_size) == world else 0)
 
 
 def _root(args: Args, group: GroupKey | None) -> int:

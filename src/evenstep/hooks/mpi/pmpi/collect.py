@@ -1,5 +1,7 @@
 """Convert the shim's files into spools: infer steps, record waits as phases, name groups.
 
+The shim is built with the MPI's own compiler wrapper, once for each MPI.
+
 Standard library only, like all code that records; a rank's calls are read one by one, at about 5
 microseconds each.
 """
@@ -7,14 +9,18 @@ microseconds each.
 from __future__ import annotations
 
 import json
+import shlex
+import shutil
 import struct
+import subprocess
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from evenstep.errors import EvenstepError
+from evenstep.compiled import LibrarySource, build
+from evenstep.errors import EvenstepError, UsageError
 from evenstep.hooks.repeating import MESSAGE, Cycle
 from evenstep.trace.ranks import format_ranks, group_uid
 from evenstep.trace.spool.layout import NO_PEER, Flag, Kind, Op, Phase
@@ -34,6 +40,7 @@ LIMIT = (
 
 #: Errors of damaged files.
 _DAMAGE = (struct.error, LookupError, TypeError, ValueError, AttributeError, EvenstepError)
+SOURCE = Path(__file__).with_name("evenstep_pmpi.c")
 
 
 class RingCall(NamedTuple):
@@ -289,3 +296,24 @@ def communicators(lines: list[dict[str, Any]]) -> dict[int, Communicator]:
         name = name if number == 1 else f"{name} ({number})"
         found[line["communicator"]] = Communicator(name, line["name"] or name, ranks)
     return found
+
+
+def library(environ: Mapping[str, str]) -> Path:
+    """The shim for the MPI whose `mpicc` is first on PATH; compiled if necessary.
+
+    Raises `UsageError` where there is no such wrapper, or it cannot compile.
+    """
+    wrapper = environ.get("MPICC") or "mpicc"
+    compiler = shutil.which(wrapper, path=environ.get("PATH"))
+    if compiler is None:
+        raise UsageError(
+            f"--mpi-shim needs a C compiler for MPI, and there is no {wrapper} on PATH; load your "
+            "MPI's module or name its wrapper in MPICC (mpi4py programs need no shim)"
+        )
+    shown = subprocess.run([compiler, "-show"], capture_output=True, text=True, check=False)
+    built = build(
+        LibrarySource(SOURCE, against=(shown.stdout,), compiler=shlex.quote(compiler)), environ
+    )
+    if built.path is None:
+        raise UsageError(f"--mpi-shim: {built.reason}")
+    return built.path
