@@ -746,6 +746,12 @@ def test_a_quoted_value_may_have_several_lines(opened):
     assert steps(opened("step,step_time_s,note\n" + text)) == [(0, 0, 1), (0, 1, 2), (0, 2, 3)]
 
 
+def test_quotes_are_known_where_the_examined_part_ends_within_a_row(opened):
+    """Of rows of 1.5 kB, 43 and the beginning of one are in the examined 64 KiB."""
+    text = "".join(f'{step},"a, b",2' + 5 * f",{'x' * 300}" + "\n" for step in range(60))
+    assert len(steps(opened("step,note,seconds,a,b,c,d,e\n" + text))) == 60
+
+
 @pytest.mark.parametrize(
     ("names", "place"),
     [("gpu", "{r}"), ("host", "gpu-{r:03d}"), ("node_rank,local_rank", "{r},0"),

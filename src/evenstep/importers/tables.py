@@ -97,10 +97,10 @@ def table_file(source: SourceFile) -> TableFile | None:
         names, *told = csv.reader([line, *text[at + 1 : at + EXAMINED]], delimiter=separator)
     except csv.Error:
         return None
-    quoted = {len(row) for row in told if any(separator in value for value in row)}
     names = [name.strip() for name in names]
+    widest = max((len(row) for row in told if any(separator in one for one in row)), default=0)
     decimal = separator == ";" or any(_DECIMAL.fullmatch(value) for row in told for value in row)
-    return TableFile(source.path, names, separator, at, quoted == {len(names)}, decimal)
+    return TableFile(source.path, names, separator, at, widest == len(names), decimal)
 
 
 def _names_at(text: Sequence[str]) -> int:
