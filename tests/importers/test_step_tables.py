@@ -763,6 +763,16 @@ def test_workers_without_a_number_are_told_apart_by_where_they_run(opened, names
     assert sorted(steps(opened(f"step,{names},step_time_ms\n{text}"))) == READ
 
 
+@pytest.mark.parametrize(("names", "host"), [("host,gpu", "n{}-7,"), ("local_rank", "")])
+def test_hosts_with_a_table_each_are_told_apart(tmp_path, names, host):
+    for node in range(2):
+        own = host.format(node)
+        text = "".join(f"{s},{own}{r},{1 + node}\n" for s in range(3) for r in range(2))
+        (tmp_path / f"{node}.csv").write_text(f"step,{names},seconds\n{text}")
+    trace = open_trace([tmp_path])
+    assert (sorted(trace.ranks), trace.world, len(steps(trace))) == ([0, 1, 2, 3], 4, 12)
+
+
 def test_a_measure_of_a_gpu_tells_no_workers_apart(opened):
     """Each value comes in one step."""
     text = "".join(f"{step},{50 + step},100\n" for step in range(9))

@@ -43,8 +43,9 @@ NAME = "step table"
 RANKS = ("rank", "global_rank", "rank_id", "worker", "worker_id", "trainer_id", "process",
          "replica", "run_id")  # fmt: skip
 #: Of a worker without a number of its own, all columns together.
-PLACES = ("host", "hostname", "host_name", "node", "node_id", "node_rank", "node_name", "machine",
-          "pod", "pod_name", "gpu", "gpu_id", "gpu_index", "device", "device_id",
+HOSTS = ("host", "hostname", "host_name", "node", "node_id", "node_rank", "node_name", "machine",
+         "pod", "pod_name")  # fmt: skip
+PLACES = (*HOSTS, "gpu", "gpu_id", "gpu_index", "device", "device_id",
           "local_rank")  # fmt: skip
 STEPS = ("global_step", "iter", "step", "_step", "iteration", "train_step", "batch", "batch_idx",
          "training_iteration", "current_steps", "global_step/max_steps", "epoch")  # fmt: skip
@@ -235,7 +236,7 @@ def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -
     time = table.numbers.get(layout.time, np.full(length, np.nan))
     time = time * unit if unit else _seconds(time)
     rank = np.full(length, own)
-    told = table.texts[layout.rank] if layout.rank else _by_places(layout, table)
+    told = table.texts[layout.rank] if layout.rank else _by_places(layout, table, own)
     if told is not None:
         kinds, code = told
         numbers = _number_workers(kinds, places, bool(layout.rank))
@@ -269,9 +270,10 @@ def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -
     return found
 
 
-def _by_places(layout: StepColumns, table: Table) -> tuple[list[str], Array] | None:
-    """Names of workers by where they run, and the one of each row, -1 unknown; None of one worker,
-    or where most of them do not have most steps, as of columns that are measured."""
+def _by_places(layout: StepColumns, table: Table, own: int) -> tuple[list[str], Array] | None:
+    """Names of workers by where they run, of table `own` where no host is told, and the one of each
+    row, -1 unknown; None of one worker, or where most of them do not have most steps, as of columns
+    that are measured."""
     parts = [told for name in layout.places if (told := table.texts[name])[0]]
     if not parts:
         return None
@@ -281,7 +283,8 @@ def _by_places(layout: StepColumns, table: Table) -> tuple[list[str], Array] | N
     there = len(np.unique(worker * len(number) + at))
     if len(first) < 2 or there < MOST_CELLS * len(first) * len(number):
         return None
-    names = ["/".join(kinds[at[row]] for kinds, at in parts) for row in first.tolist()]
+    host = f"table {own}/" if own and not column_of(layout.file, HOSTS) else ""
+    names = [host + "/".join(kinds[at[row]] for kinds, at in parts) for row in first.tolist()]
     unknown = np.min([at for _, at in parts], axis=0) < 0
     return names, np.where(unknown, -1, worker)
 
@@ -426,15 +429,15 @@ def _timed_steps(
 
 
 def _number_workers(kinds: Sequence[str], places: list[str], ranks: bool = True) -> list[int]:
-    """The rank of each worker: the number at the end of its name, of hosts only where these are 0,
-    1, 2 …; else the index of the name."""
+    """The rank of each worker: the number at the end of its name, if names are of `ranks`; else the
+    index of the name in those of all tables, `places`."""
     numbers = [re.search(r"(\d{1,7})(?:\.0+)?$", text) for text in kinds]
     told = [int(found[1]) for found in numbers if found]
-    if len(set(told)) == len(kinds) and (ranks or max(told) < len(told)):
+    if ranks and len(set(told)) == len(kinds):
         return told
-    ascending = sorted(kinds, key=lambda text: natural(Path(text)))
-    places += ascending
-    return [ascending.index(text) for text in kinds]
+    places += sorted(set(kinds) - set(places), key=lambda text: natural(Path(text)))
+    index = {name: number for number, name in enumerate(places)}
+    return [index[text] for text in kinds]
 
 
 def _parts(table: Table, name: str) -> Array:
