@@ -53,12 +53,12 @@ BUDGET = {
     "report": 2932,  # steps that grow longer are told, also of a run that is healthy; and a number
     # neither better nor worse has no word in a comparison; steps of one rank alone are told
     "reproduce": 1364,  # what a gather of ZeRO-3 took in 2021; many steps at once
-    "scenario": 1157,  # a layout that a kind of work does not have is refused, a field without
+    "scenario": 1161,  # a layout that a kind of work does not have is refused, a field without
     # effect is told, and what contradicts itself
     "simulate": 8554,  # other schedules and hybrid shards are calibrated, interleaved stages and
     # accumulation too; rings lie side by side on nodes of unequal size, on cards of their own
     "statistics": 792,  # tails of noise came from diagnose; pulses' chance over all periods
-    "importers": 10215,  # XPlane, OTF2 and TensorBoard's files came in; calls in order, shards;
+    "importers": 10218,  # XPlane, OTF2 and TensorBoard's files came in; calls in order, shards;
     # operations of a table by any name; partial reads of tables and timelines are said; groups that
     # no profile states follow from who leaves together; durations of a flight recorder's dumps;
     # calls of a table of durations that run behind others; calls of a dump lie where the rounds of
@@ -79,7 +79,7 @@ BUDGET = {
     # preempted attempt is called so
     "workers": 279,
 }  # fmt: skip
-WHOLE = 75_936
+WHOLE = 75_943
 
 
 def imports(name):

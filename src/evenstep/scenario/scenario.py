@@ -225,6 +225,20 @@ def _check_work(scenario: Scenario) -> None:
     ):  # fmt: skip
         if whole % (size or 1):
             raise ConfigError(f"{name} is {size}, which does not divide {whole} {what}")
+    _check_schedule(work)
+    if work.kind == "fsdp":
+        _check_sharded(work, strategy, scenario.ranks)
+    if work.sequence_lengths and min(work.sequence_lengths) <= 0:
+        raise refusal("work.sequence_lengths", "lengths above 0", list(work.sequence_lengths))
+    _check_strategy(scenario, split)
+    if scenario.run.warm_up >= scenario.run.steps:
+        raise ConfigError(
+            f"run.warm_up is {scenario.run.warm_up}; it must be below run.steps, "
+            f"{scenario.run.steps}"
+        )
+
+
+def _check_schedule(work: parts.Work) -> None:
     chunks = work.pipeline_parallel * work.interleaved
     if 0 < work.layers < chunks:
         raise ConfigError(
@@ -239,20 +253,10 @@ def _check_work(scenario: Scenario) -> None:
         )
     if work.schedule == "zero_bubble" and work.interleaved > 1:
         raise ConfigError('work.schedule "zero_bubble" has one chunk a stage: work.interleaved 1')
-    if work.kind == "fsdp":
-        _check_sharded(work, strategy, scenario.ranks)
-    if work.sequence_lengths and min(work.sequence_lengths) <= 0:
-        raise refusal("work.sequence_lengths", "lengths above 0", list(work.sequence_lengths))
     if work.interleaved > 1 and work.micro_batches % work.pipeline_parallel:
         raise ConfigError(
             f"work.interleaved is {work.interleaved}, which needs work.micro_batches to be a "
             f"multiple of the {work.pipeline_parallel} stages, found {work.micro_batches}"
-        )
-    _check_strategy(scenario, split)
-    if scenario.run.warm_up >= scenario.run.steps:
-        raise ConfigError(
-            f"run.warm_up is {scenario.run.warm_up}; it must be below run.steps, "
-            f"{scenario.run.steps}"
         )
 
 
