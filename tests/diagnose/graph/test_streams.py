@@ -275,6 +275,24 @@ def test_messages_run_in_their_groups_stream_or_their_pairs_where_no_end_denies_
     assert with_stream_order(both, operations).after[:4].tolist() == after
 
 
+@pytest.mark.parametrize(("kernels", "after"), [([0, 1], -1), ([0, 0], 0)])
+def test_two_messages_that_their_ranks_issue_in_different_orders_have_no_stream(kernels, after):
+    """Lane 0 sends and then receives, and so does lane 1: in one stream each would wait for the
+    other, but for messages of one kernel; a third message comes after these."""
+    rows = table(
+        lane=[0] * 3 + [1] * 3, step=[0] * 6, seq=[1, 2, 3] * 2, operation=[0, 1, 2, 1, 0, 2],
+        stream=[0] * 6, sends=[True, False, True] * 2, calls=[False] * 6,
+        enter_ns=[0, MS, 20 * MS] * 2, leave_ns=[10 * MS, 10 * MS, 30 * MS] * 2,
+        kernel=[*kernels, 2, 3 + kernels[0], 3 + kernels[1], 5],
+    )  # fmt: skip
+    operations = ALONE.select(slice(3)).with_columns(
+        message=np.ones(3, bool), group=np.zeros(3, int)
+    )
+    found = with_stream_order(rows, operations).after
+    assert found[[0, 3]].tolist() == [-1, -1]
+    assert found[2] == (after if after < 0 else 1)
+
+
 def test_a_lane_that_shares_only_kernels_of_several_messages_is_placed_before_others_like_it():
     """Lane 1, 100 ahead, shares one with the first; lane 2, 200 ahead, as well, which it saw end 5
     later, and an operation alone with lane 1, that tells its clock."""

@@ -191,15 +191,17 @@ def move_sooner(rows: Columns, which: Array | slice, sooner: Array) -> Columns:
 
 def _stream_numbers(rows: Columns, operations: Columns) -> Array:
     """A number for each entry's stream, 0 not known: the recorded one; that of messages is their
-    group's, as of batches, or else their pair's, where no end ever comes out of order of issue."""
+    group's, as of batches, or else their pair's, where no end ever comes out of order of issue, and
+    no two lanes issue the same two kernels in different orders: each would wait for the other."""
     stream, message = rows.stream.astype(np.int64), operations.message[rows.operation]
-    if not message.any():
-        return stream
     mine = np.flatnonzero(message & rows.on_device & (stream == 0))
+    if not len(mine):
+        return stream
     mine = mine[np.lexsort([rows.seq[mine], rows.lane[mine]])]
     lowest, highest = np.full(len(operations), 2**62), np.full(len(operations), -1)
     for of, ends in ((np.minimum, lowest), (np.maximum, highest)):
         of.at(ends, rows.operation, rows.lane)
+    crossed = _crossed(rows.select(mine), lowest, highest)
     group = operations.group
     for key in (row_numbers(group), row_numbers(group, lowest, highest)):
         number = key[rows.operation[mine]]
@@ -207,10 +209,25 @@ def _stream_numbers(rows: Columns, operations: Columns) -> Array:
         leave = rows.leave_ns[mine[order]]
         latest = running_maximum(leave, run_numbers(number[order], rows.lane[mine[order]]))
         wrong = np.bincount(number[order], (leave > 0) & (leave < latest - CROSSING_NS)) > 0
+        wrong[key[crossed]] = True
         right = mine[~wrong[number]]
         stream[right] = stream.max() + 1 + key[rows.operation[right]]
         mine = mine[wrong[number]]
     return stream
+
+
+def _crossed(rows: Columns, lowest: Array, highest: Array) -> Array:
+    """Messages (numbers) whose kernels their two lanes, the `lowest` and the `highest` of each,
+    issue in different orders. `rows` by lane, in the order of issue."""
+    _, first, of = np.unique(rows.kernel, return_index=True, return_inverse=True)
+    turns = np.full((2, len(lowest)), -1)
+    for lane, turn in zip((lowest, highest), turns, strict=True):
+        mine = lane[rows.operation] == rows.lane
+        turn[rows.operation[mine]] = first[of[mine]]
+    both = np.flatnonzero((turns >= 0).all(axis=0) & (lowest < highest))
+    both = both[np.lexsort([*turns[::-1, both], highest[both], lowest[both]])]
+    same = np.diff(row_numbers(lowest[both], highest[both]), prepend=-1) == 0
+    return np.asarray(both[same & (np.diff(turns[1, both], prepend=0) < 0)])
 
 
 def kernels_before(rows: Columns) -> Array:
