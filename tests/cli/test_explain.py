@@ -153,6 +153,12 @@ def test_a_topic_explains_its_options(capsys):
     assert "example: evenstep explain slowest --ranks 512 --cv 2%\n" in capsys.readouterr().out
 
 
+def test_only_topics_with_known_cases_have_presets(capsys):
+    for topic, times in (("checkpoint", 0), ("failures", 1)):
+        assert run(topic, "--help") == 0
+        assert capsys.readouterr().out.count("inputs of a known case") == times
+
+
 @pytest.mark.parametrize("topic", explain.TOPICS, ids=lambda topic: topic.name)
 def test_every_example_works_and_fits_the_schema(topic, answer):
     jsonschema = pytest.importorskip("jsonschema")

@@ -59,7 +59,7 @@ def main(args: argparse.Namespace) -> int:
 def _quantity(topic: Topic, options: Sequence[str]) -> dict[str, Any]:
     """Return the answer as plain data, with the published claim of a preset."""
     given = _parse(topic, options)
-    name = given.pop("preset")
+    name = given.pop("preset", None)
     claim = next((claim for claim in CLAIMS if claim.name == name), None)
     typed = {name: value for name, value in given.items() if value is not None}
     values = topic.values({**_preset(claim, typed), **typed})
@@ -112,9 +112,9 @@ def _parse(topic: Topic, options: Sequence[str]) -> dict[str, Any]:
             f"--{row.name}", dest=row.name, metavar=row.kind.metavar,
             help=f"{row.meaning}{default}".replace("%", "%%"),
         )  # fmt: skip
-    presets = [claim.name for claim in CLAIMS if claim.topic == topic.name]
-    meaning = f"inputs of a known case: {', '.join(presets)}"
-    parser.choice("--preset", presets, meaning, metavar="NAME")
+    if presets := [claim.name for claim in CLAIMS if claim.topic == topic.name]:
+        meaning = f"inputs of a known case: {', '.join(presets)}"
+        parser.choice("--preset", presets, meaning, metavar="NAME")
     parser.json("the answer")
     given = vars(parser.parse_args(options))
     del given["json"]

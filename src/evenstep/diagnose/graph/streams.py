@@ -27,8 +27,8 @@ def with_kernels(rows: Columns, operations: Columns) -> Columns:
     """The rows with `kernel`, a number for each, the same for messages of a lane that one kernel
     carries: issued one after the other, they begin and end together, but for what stamps cross.
 
-    Messages of a group whose kernels often begin together and end apart are on several streams,
-    each in a kernel of its own, whatever ends by chance with it.
+    Where messages of a group often begin together and end apart, no kernel carries several of them,
+    whatever ends by chance with another.
     """
     order = np.lexsort([rows.seq, rows.lane])
     number = rows.operation[order]
