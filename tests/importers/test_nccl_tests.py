@@ -91,6 +91,15 @@ def test_the_layout_without_a_root_is_read(floors):
     assert [floor["time_ns"] for floor in floors(text)] == [98380, 98670]
 
 
+def test_the_first_layout_counts_milliseconds_without_saying_so(floors):
+    text = """\
+        #                                            out-of-place                    in-place
+        #  bytes             N    type      op     time  algbw  busbw      res     time  algbw  busbw      res
+        10000000      10000000    char     sum    0.064  157.38   0.00    0e+00    0.005  2083.77   0.00    0e+00
+        """  # noqa: E501
+    assert [floor["time_ns"] for floor in floors(text)] == [64_000, 5_000]  # 10 MB at 157 GB/s
+
+
 def test_columns_may_be_blank(floors):
     text = PRESENT.replace("all_reduce", "all_gather") + HEADER + UNITS
     row = " 1024  256  float   8.1  0.13  0.06  0   7.9  0.13  0.06  0\n"  # neither redop nor root

@@ -49,7 +49,7 @@ class _Test:
     members: set[tuple[str, str]] = field(default_factory=set)  # group and rank
     columns: tuple[str, ...] = ()
     in_place: tuple[bool, ...] = (False, True)  # of each of the two groups of results
-    unit_ns: float = 1e3
+    unit_ns: float | None = None
     rows: int = 0
 
     def enter(self, group: str, rank: str, host: str) -> None:
@@ -139,7 +139,7 @@ def _table(test: _Test, words: list[str]) -> None:
     """Take in a line of a table's head: the columns, their units, the order of results."""
     units = [word for word in words if word in _UNITS_NS]
     if "algbw" in words and "busbw" in words:
-        test.columns = tuple(words)
+        test.columns, test.unit_ns = tuple(words), None
     elif test.columns and units:
         test.unit_ns = _UNITS_NS[units[0]]
     elif "out-of-place" in words and "in-place" in words:
@@ -182,6 +182,18 @@ def _floors(test: _Test, words: list[str], file: str) -> Iterator[dict[str, Any]
         yield from _floor(test, row | values, in_place, file)
 
 
+def _time_ns(test: _Test, size: float | None, algbw: float | None, text: Any) -> float | None:
+    """A printed time in ns. Without a unit (the first version used ms) the bandwidth decides."""
+    time = _number(text)
+    if not time:
+        return None
+    unit_ns = test.unit_ns
+    if unit_ns is None and size and algbw and time > 0 < algbw:
+        wanted = math.log(size / algbw / time)  # 1 GB/s is a byte per ns
+        unit_ns = min(_UNITS_NS.values(), key=lambda unit: abs(math.log(unit) - wanted))
+    return time * (unit_ns or 1e3)
+
+
 # -- JSON ------------------------------------------------------------------------------------------
 
 
@@ -217,7 +229,7 @@ def _describe(value: Mapping[str, Any]) -> _Test:
     """The program and the hosts of the run in a JSON file."""
     arguments, config = value.get("args"), value.get("config")
     named = arguments[0] if isinstance(arguments, list) and arguments else ""
-    test = _Test(op=_program(str(named)[:4096]))
+    test = _Test(op=_program(str(named)[:4096]), unit_ns=1e3)
     devices = config.get("devices") if isinstance(config, dict) else None
     for device in devices if isinstance(devices, list) else ():
         if isinstance(device, dict):
@@ -234,17 +246,16 @@ def _floor(
 ) -> Iterator[dict[str, Any]]:
     """The floor that a row of results measured, by its columns; none where it has no time."""
     size, algbw, busbw, root = (_number(row.get(k)) for k in ("size", "algbw", "busbw", "root"))
-    time = _number(row.get("time", row.get("cputime")))
-    if size is None or not time or size < 0 or time < 0:
+    time_ns = _time_ns(test, size, algbw, row.get("time", row.get("cputime")))
+    if size is None or not time_ns or size < 0 or time_ns < 0:
         return
     wrong = _number(row.get("#wrong", row.get("error")))
     reduces = row.get("redop") not in (None, "", "none")
     op = test.op or _imply(reduces, root, algbw, busbw, test.ranks)
     yield {
         "op": op.name.lower() if op is not None else None, "bytes": int(size),
-        "time_ns": round(time * test.unit_ns), "algbw_gBps": algbw, "busbw_gBps": busbw,
-        "ranks": test.ranks, "nodes": test.nodes, "in_place": in_place,
-        "dtype": str(row.get("type", ""))[:40],
+        "time_ns": round(time_ns), "algbw_gBps": algbw, "busbw_gBps": busbw, "ranks": test.ranks,
+        "nodes": test.nodes, "in_place": in_place, "dtype": str(row.get("type", ""))[:40],
         "wrong": None if wrong is None else int(wrong), "file": file,
     }  # fmt: skip
 
