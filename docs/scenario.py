@@ -13,8 +13,9 @@ HEAD = """\
 A scenario is one TOML file; every field has a default. `--set a.b=c` on the command line sets any
 field. An invalid value is refused with one sentence that names the field, the allowed values and
 the nearest name. A field whose meaning begins "of A and B:" has an effect only with these choices
-of its table, or where these other fields of it are given; `simulate` and `scaling` say which of
-those given have none. The [simulator guide](simulator.md) explains how to use scenarios.
+of its table ("A with F": where F is on), or where these other fields of it are given; `simulate`
+and `scaling` say which of those given have none. The [simulator guide](simulator.md) explains how
+to use scenarios.
 
 | field | default | must be | meaning |
 | --- | --- | --- | --- |

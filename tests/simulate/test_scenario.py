@@ -6,7 +6,7 @@ from evenstep.errors import ConfigError
 from evenstep.scenario import scenario as scenarios
 from evenstep.scenario import schema
 from evenstep.scenario.fields import describe_fields, document
-from evenstep.scenario.scenario import Scenario, parse
+from evenstep.scenario.scenario import Scenario, parse, without_effect
 from evenstep.simulate.simulation import set_up, simulate
 from tests.simulate.worlds import scenario
 
@@ -103,10 +103,18 @@ def test_what_cannot_be_is_refused_by_name(setting, message):
             "reliability.notice_s=9",
             "to reliability.slow_nodes_per_1000_node_days, which is not given",
         ),
+        (
+            "work.overlap=false; work.overlap_slowdown=.2",
+            "work.overlap_slowdown has no effect: it belongs to work.overlap, which is off",
+        ),
+        (
+            "noise=[{first_step=5}]; run.steps=5",
+            "noise[0] has no effect: its first_step is 5, and the last of run.steps is 4",
+        ),
     ],
 )
 def test_what_has_no_effect_is_told(setting, sentence):
-    (told,) = schema.unused_settings(scenario(setting))
+    (told,) = without_effect(scenario(*setting.split("; ")))
     assert sentence in told
 
 
@@ -114,10 +122,11 @@ def test_what_has_no_effect_is_told(setting, sentence):
     "setting",
     ["strategy.kind=local_sgd; strategy.every=4", "work.kind=fsdp; work.buckets=3",
      "neighbours=[{kind='bursty',node_count=2,compute_ms=1}]; cluster.nodes=4", "run.steps=3",
-     "cluster.slow_nodes=0; cluster.slow_nodes_factor=2"],
+     "cluster.slow_nodes=0; cluster.slow_nodes_factor=2", "work.overlap_slowdown=.2",
+     "work.kind=fsdp; work.overlap_slowdown=.2", "noise=[{first_step=4}]; run.steps=5"],
 )  # fmt: skip
 def test_of_what_has_an_effect_nothing_is_told(setting):
-    assert not list(schema.unused_settings(scenario(*setting.split("; "))))
+    assert not list(without_effect(scenario(*setting.split("; "))))
 
 
 @pytest.mark.parametrize("shape", ["[-2, -2]", "[2.5, 2]", "[0, 4]", "[4]"])

@@ -12,7 +12,6 @@ from evenstep.cli.terminal import say, show
 from evenstep.errors import ConfigError, UsageError
 from evenstep.report.terminal.scaling import page
 from evenstep.scenario import scenario as scenarios
-from evenstep.scenario import schema
 from evenstep.simulate.study import scaling
 from evenstep.simulate.study.scaling import Study, measured_row
 from evenstep.simulate.study.scaling_sizes import default_sizes
@@ -56,7 +55,7 @@ def _document(args: argparse.Namespace) -> dict[str, Any]:
 
 def _study(args: argparse.Namespace) -> Study:
     base = scenarios.load(args.scenario, args.set)
-    for sentence in schema.unused_settings(base):
+    for sentence in scenarios.without_effect(base):
         say(sentence)
     changes = _control(args)
     control = scenarios.load(args.scenario, [*args.set, *changes]) if changes else None

@@ -13,7 +13,7 @@ from evenstep.cli import files, progress, traces
 from evenstep.cli.terminal import say, show, tell_written
 from evenstep.errors import ConfigError, UsageError
 from evenstep.report.terminal.simulation import off_by, render
-from evenstep.scenario import scenario, schema
+from evenstep.scenario import scenario
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate import simulation
 from evenstep.simulate.result import Result
@@ -24,7 +24,7 @@ def main(args: argparse.Namespace) -> int:
     if args.scenario is None:
         raise UsageError("give a SCENARIO file, or list the fields of one with --fields")
     asked = scenario.load(args.scenario, args.set)
-    for sentence in schema.unused_settings(asked):
+    for sentence in scenario.without_effect(asked):
         say(sentence)
     files.check_free(args.html, force=args.force)
     with _folder(args) as folder:

@@ -62,7 +62,9 @@ class Work:
     )
     overlap: bool = flag(True, "of ddp: exchange while backward goes on; else after it")
     overlap_slowdown: float = number(
-        0.0, "of ddp and fsdp: how much longer compute takes while a collective is in flight"
+        0.0,
+        "of ddp with overlap and fsdp: how much longer compute takes while a collective is in "
+        "flight",
     )
     operation: str = choice("all_reduce", "of collective: which", OPERATIONS)
     message_bytes: int = size(0, "of tensor and experts: one collective; of pipeline: activations")

@@ -8,7 +8,7 @@ Contradictions between fields, such as more ranks than GPUs, are checked when a 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,15 @@ class Scenario:
         drawn = sum(other.node_count for other in self.neighbours if not other.nodes)
         free = self.cluster.nodes - len(taken) - drawn
         return max(free, 0) * self.cluster.gpus_per_node
+
+
+def without_effect(scenario: Scenario) -> Iterator[str]:
+    """What is set but changes nothing, each as a sentence."""
+    yield from schema.unused_settings(scenario)
+    for index, noise in enumerate(scenario.noise):
+        if noise.first_step >= scenario.run.steps:
+            yield (f"noise[{index}] has no effect: its first_step is {noise.first_step}, and the "
+                   f"last of run.steps is {scenario.run.steps - 1}")  # fmt: skip
 
 
 def load(path: Path, assignments: Sequence[str] = ()) -> Scenario:

@@ -3,7 +3,7 @@
 A settings class is a frozen dataclass whose fields are made by the functions below. The metadata of
 a field has its meaning and allowed values (`evenstep.values`), from which documentation and error
 messages are generated. A meaning that begins "of A and B: " limits its field to these choices of
-another, or to where other fields of these names are given.
+another, or to where other fields of these names are given; "A with F" to A where F is on.
 """
 
 from __future__ import annotations
@@ -250,11 +250,15 @@ def no_part_of(settings: Any, name: str) -> str:
     fields = {field.name: field.metadata for field in dataclasses.fields(settings)}
     meaning = fields[name]["meaning"]
     words = re.split(", | and ", ", ".join(_OF.findall(meaning))) if _OF.match(meaning) else []
+    flag_of = {choice: flag for choice, _, flag in (word.partition(" with ") for word in words)}
     for chooser, metadata in fields.items():
         options = metadata["kind"].expects.removeprefix("one of ").split(", ")
-        if words and set(words) <= set(options):
+        if words and flag_of.keys() <= set(options):
             chosen = getattr(settings, chooser)
-            return "" if chosen in words else f"{chooser} {' or '.join(words)}, not to {chosen}"
+            if chosen not in flag_of:
+                return f"{chooser} {' or '.join(flag_of)}, not to {chosen}"
+            is_on = not flag_of[chosen] or getattr(settings, flag_of[chosen])
+            return "" if is_on else f"{flag_of[chosen]}, which is off"
     others = [field for field in dataclasses.fields(settings) if field.name in words]
     given = any(getattr(settings, other.name) != other.default for other in others)
     return "" if given or not others else f"{' or '.join(words)}, which is not given"
