@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
+
 from evenstep.errors import TraceError
 from evenstep.importers.compression import Stream, report_read
 from evenstep.trace.trace import Trace
@@ -77,6 +79,16 @@ def whole(value: Any) -> int:
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 20:
         value = int(value)
     return value if type(value) is int and 0 <= value < 1 << 64 else -1
+
+
+def unquoted(value: Any) -> Any:
+    """A value that a file may hold as JSON in a text; None of a text that is not JSON."""
+    if not isinstance(value, str | bytes | msgspec.Raw):
+        return value
+    try:
+        return msgspec.json.decode(value)
+    except (ValueError, RecursionError):
+        return None
 
 
 def content(path: Path, most_bytes: int) -> bytes:

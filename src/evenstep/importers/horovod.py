@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -30,23 +30,15 @@ MARK = b'"NEGOTIATE_'
 MOST_CALLS = 5_000_000
 
 
-class TensorCall(NamedTuple):
+@dataclass(slots=True)
+class TensorCall:
     """One tensor's collective. Times in µs since the timeline began."""
 
-    op: Op
-    tensor: int
-    ready_us: dict[int, float]  # by rank
-    end_us: float
-
-
-@dataclass(slots=True)
-class _Tensor:
-    """State of a tensor's current collective."""
-
-    number: int  # in order of appearance
+    tensor: int  # in order of appearance
     op: Op = Op.OTHER
-    ready_us: dict[int, float] = field(default_factory=dict)
-    depth: int = 0
+    ready_us: dict[int, float] = field(default_factory=dict)  # by rank
+    end_us: float = 0.0
+    depth: int = 0  # activities under way
     negotiating: bool = False
 
 
@@ -57,12 +49,9 @@ def recognises(source: SourceFile) -> bool:
 
 def read(sources: Sequence[SourceFile]) -> Trace:
     """Read the timeline as a trace. Raises `TraceError` if it has no negotiated collective."""
-    draft = Draft()
-    calls: list[TensorCall] = []
-    for source in sources[:1]:
-        calls = calls_of(source)
-        if len(calls) > MOST_CALLS:
-            draft.limits.append(f"only the first {len(calls)} collectives were read")
+    draft, calls = Draft(), calls_of(sources[0])
+    if len(calls) > MOST_CALLS:
+        draft.limits.append(f"only the first {len(calls)} collectives were read")
     draft.limits += [f"left out: {each.path} is a second timeline" for each in sources[1:]]
     if not calls:
         raise TraceError(
@@ -80,7 +69,7 @@ FORMAT = TraceFormat(NAME, recognises, read)
 
 def calls_of(source: SourceFile) -> list[TensorCall]:
     """The collectives whose negotiation is complete, in order of their beginning."""
-    tensors: dict[Any, _Tensor] = {}
+    tensors: dict[Any, TensorCall] = {}
     calls: list[TensorCall] = []
     with Stream(source.path) as stream:
         for piece in TraceEvents(stream):
@@ -91,29 +80,29 @@ def calls_of(source: SourceFile) -> list[TensorCall]:
     return sorted(calls, key=lambda call: min(call.ready_us.values()))
 
 
-def _take(tensors: dict[Any, _Tensor], calls: list[TensorCall], event: TraceEvent) -> None:
+def _take(tensors: dict[Any, TensorCall], calls: list[TensorCall], event: TraceEvent) -> None:
     """Take in one event of a tensor: its negotiation with marks, then the collective."""
-    tensor = tensors.setdefault(event.pid, _Tensor(len(tensors)))
+    call = tensors.setdefault(event.pid, TensorCall(len(tensors)))
     name = event.name or ""
     if event.ph == "B":
         if name.startswith("NEGOTIATE_"):
             op = operation(name.removeprefix("NEGOTIATE_")) or Op.OTHER
-            tensors[event.pid] = _Tensor(tensor.number, op, negotiating=True)
+            tensors[event.pid] = TensorCall(call.tensor, op, negotiating=True)
         else:
-            tensor.depth += 1
-    elif event.ph == "X" and tensor.negotiating and name.isascii() and name.isdigit():
+            call.depth += 1
+    elif event.ph == "X" and call.negotiating and name.isascii() and name.isdigit():
         rank, at_us = int(name[:8]), float(event.ts)
         if rank < MOST_RANKS and 0 <= at_us < LATEST_NS / 1e3:
-            tensor.ready_us.setdefault(rank, at_us)
-    elif event.ph == "E" and tensor.negotiating:
-        tensor.negotiating = False
-    elif event.ph == "E" and tensor.depth:
-        tensor.depth -= 1
-        if not tensor.depth and tensor.ready_us:
-            end_us = max(float(event.ts), *tensor.ready_us.values())
-            if end_us < LATEST_NS / 1e3:
-                calls.append(TensorCall(tensor.op, tensor.number, tensor.ready_us, end_us))
-            tensors[event.pid] = _Tensor(tensor.number)
+            call.ready_us.setdefault(rank, at_us)
+    elif event.ph == "E" and call.negotiating:
+        call.negotiating = False
+    elif event.ph == "E" and call.depth:
+        call.depth -= 1
+        if not call.depth and call.ready_us:
+            call.end_us = max(float(event.ts), *call.ready_us.values())
+            if call.end_us < LATEST_NS / 1e3:
+                calls.append(call)
+            tensors[event.pid] = TensorCall(call.tensor)
 
 
 def _enter(draft: Draft, calls: Sequence[TensorCall], ranks: Sequence[int]) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import msgspec
-
-from evenstep.importers.content import whole
+from evenstep.importers.content import unquoted, whole
 from evenstep.importers.draft import MOST_BYTES
+from evenstep.importers.file_ranks import rank_of
 from evenstep.importers.kineto.names import element_type
 from evenstep.importers.trace_events import Args
 from evenstep.trace.ranks import MOST_RANKS
@@ -68,10 +66,7 @@ def address(call: CallArguments, op: int, asked: Args) -> CallArguments:
 
     c10d's operators take them at the positions in `_ADDRESS`, as ranks within the group.
     """
-    try:
-        given = msgspec.json.decode(asked.inputs)
-    except (msgspec.DecodeError, RecursionError):
-        return call
+    given = unquoted(asked.inputs)
     at = _ADDRESS.get(op, MOST_RANKS)
     if not isinstance(given, list) or at >= len(given) or call.group is None:
         return call
@@ -86,12 +81,7 @@ def address(call: CallArguments, op: int, asked: Args) -> CallArguments:
 def groups_of(header: Mapping[str, Any]) -> dict[str, GroupKey]:
     """The groups that a file lists in `distributedInfo`, by the name that calls use."""
     info = header.get("distributedInfo")
-    config = info.get("pg_config") if isinstance(info, dict) else None
-    if isinstance(config, str):
-        try:
-            config = json.loads(config)
-        except (ValueError, RecursionError):
-            config = None
+    config = unquoted(info.get("pg_config")) if isinstance(info, dict) else None
     found: dict[str, GroupKey] = {}
     for entry in config if isinstance(config, list) else []:
         if isinstance(entry, dict) and (ranks := ranks_of(entry.get("ranks"))):
@@ -117,14 +107,8 @@ def group_of(args: Args, groups: Mapping[str, GroupKey], world: int) -> GroupKey
 
 def ranks_of(value: Any) -> Ranks:
     """Global ranks from a list or its text; empty if it is abbreviated (`[0, 1, ..., 63]`)."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            return ()
-    if not isinstance(value, list | tuple):
-        return ()
-    if not all(type(rank) is int and 0 <= rank < MOST_RANKS for rank in value):
+    value = unquoted(value)
+    if not isinstance(value, list | tuple) or not all(rank_of(rank) is not None for rank in value):
         return ()
     ranks = tuple(sorted(set(value)))
     stride = ranks[1] - ranks[0] if len(ranks) > 1 else 1
@@ -134,10 +118,7 @@ def ranks_of(value: Any) -> Ranks:
 
 def tensors(args: Args) -> tuple[DType, int]:
     """Element type and bytes of the tensors of an annotation."""
-    try:
-        dims, types = msgspec.json.decode(args.dims), msgspec.json.decode(args.types)
-    except (msgspec.DecodeError, RecursionError):
-        return DType.OTHER, 0
+    dims, types = unquoted(args.dims), unquoted(args.types)
     if not isinstance(dims, list) or not isinstance(types, list):
         return DType.OTHER, 0
     known = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import islice
 from pathlib import Path
@@ -69,6 +69,11 @@ class KinetoFile:
     def by_name(self, meaning: Callable[[str], Any], names: Array, none: int = False) -> Array:
         """The meaning of each of these names, indices of `names`; `none` of -1."""
         return np.array([*map(meaning, self.names), none])[names]
+
+    def moved(self, by_ns: int) -> KinetoFile:
+        """The file with this added to all times."""
+        start_ns, end_ns = (self.rows[name] + by_ns for name in ("start_ns", "end_ns"))
+        return replace(self, rows=self.rows.with_columns(start_ns=start_ns, end_ns=end_ns))
 
     def followed_by(self, later: KinetoFile) -> KinetoFile:
         """The events of both files, of which the other one is a later window of the same rank."""
@@ -174,12 +179,11 @@ class _Gathering:
     def file(self, path: Path, header: dict[str, Any]) -> KinetoFile:
         rows = Columns.concatenate([_EMPTY, *self._tables])
         base = header.get("baseTimeNanoseconds")
-        if type(base) is int and 0 < base < LATEST_US * 1000:
-            rows = rows.with_columns(start_ns=rows.start_ns + base, end_ns=rows.end_ns + base)
+        sane = type(base) is int and 0 < base < LATEST_US * 1000
         return KinetoFile(
             path, header, rows, list(self._names), list(self._threads), self._calls,
             self._damaged, self._unpaired,
-        )  # fmt: skip
+        ).moved(base if sane else 0)  # fmt: skip
 
 
 _NONE = Args()

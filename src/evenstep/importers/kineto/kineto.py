@@ -7,13 +7,13 @@ event of any file; hosts are compared only where the files name them.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import SourceFile, TraceFormat
+from evenstep.importers.content import SourceFile, TraceFormat, usable
 from evenstep.importers.draft import FIRST_NS, Draft
 from evenstep.importers.file_ranks import absent
 from evenstep.importers.kineto.calls import CallArguments, address, call_of, groups_of
@@ -54,23 +54,19 @@ def read(sources: Sequence[SourceFile]) -> Trace:
     Raises `TraceError` where none can.
     """
     draft = Draft()
-    files, unlaunched = with_launches(unroll(join_windows(_files(sources, draft.limits))))
+    read = list(usable(sources, draft.limits, _file))
+    files, unlaunched = with_launches(unroll(join_windows(read)))
     places, left_out = places_of(files)
     draft.limits += left_out
-    origin = min(
-        (int(file.rows.start_ns.min()) for file in files if file.path in places), default=0
-    )
-    told: dict[str, list[int]] = {}
+    files = [file for file in files if file.path in places]
+    origin = min((int(file.rows.start_ns.min()) for file in files), default=0)
     ranks = []
     for file in files:
-        steps = steps_of(file)
-        if file.path not in places or steps is None:
-            continue
-        place = places[file.path]
+        place, file = places[file.path], file.moved(FIRST_NS - origin)
+        place.limits.extend(_damage(file, file.path in unlaunched))
         calls = _calls(file)
-        ranks.append(Profile(file, place, steps, calls, _calls_of(file, calls, place.world)))
-        for text in [*steps.limits, *place.limits, *_damage(file, file.path in unlaunched)]:
-            told.setdefault(text, []).append(place.rank)
+        said = _calls_of(file, calls, place.world)
+        ranks.append(Profile(file, place, steps_of(file), calls, said))
     if not ranks:
         reasons = (line.removeprefix("left out: ") for line in draft.limits)
         raise TraceError("nothing to read: " + "; ".join(reasons))
@@ -82,32 +78,23 @@ def read(sources: Sequence[SourceFile]) -> Trace:
             boot_id=f"host {place.host}" if place.host else "", source=str(each.file.path),
             anchor_monotonic_ns=FIRST_NS, anchor_realtime_ns=origin,
         )  # fmt: skip
-    draft.limits += spoken(told, len(ranks)) + unsaid
-    enter(draft, ranks, origin)
-    trace = _finish(draft, ranks)
-    return repeating(trace, StepMarks()) if all(each.steps.whole for each in ranks) else trace
+    draft.limits += spoken(ranks) + unsaid
+    enter(draft, ranks)
+    return repeating(_finish(draft, ranks), ranks, StepMarks())
 
 
 FORMAT = TraceFormat(NAME, recognises, read)
 
 
-def _files(sources: Sequence[SourceFile], limits: list[str]) -> list[KinetoFile]:
-    found = []
-    for source in sources:
-        try:
-            file = read_file(source.path)
-            check_one_process(file)
-        except TraceError as error:
-            limits.append(f"left out: {error}")
-            continue
-        if len(file.rows):
-            found.append(file)
-        else:
-            limits.append(
-                f"left out: {source.path} holds no operator, annotation or kernel; record it with "
-                "torch.profiler and activities CPU and CUDA"
-            )
-    return found
+def _file(source: SourceFile) -> KinetoFile:
+    file = read_file(source.path)
+    check_one_process(file)
+    if not len(file.rows):
+        raise TraceError(
+            f"{source.path} holds no operator, annotation or kernel; record it with "
+            "torch.profiler and activities CPU and CUDA"
+        )
+    return file
 
 
 def _calls(file: KinetoFile) -> Columns:
@@ -139,10 +126,14 @@ def _damage(file: KinetoFile, unlaunched: bool) -> list[str]:
     return lines
 
 
-def spoken(told: Mapping[str, list[int]], ranks: int) -> list[str]:
-    """Each limit once, with its ranks where it does not apply to all."""
+def spoken(ranks: Sequence[Profile]) -> list[str]:
+    """The limits of profiles, each once, with its ranks where it does not apply to all."""
+    told: dict[str, list[int]] = {}
+    for each in ranks:
+        for text in [*each.steps.limits, *each.place.limits]:
+            told.setdefault(text, []).append(each.place.rank)
     return [
-        text if len(where) == ranks else f"rank {format_ranks(where)}: {text}"
+        text if len(where) == len(ranks) else f"rank {format_ranks(where)}: {text}"
         for text, where in told.items()
     ]
 
@@ -182,8 +173,11 @@ def _finish(draft: Draft, ranks: list[Profile]) -> Trace:
     return trace
 
 
-def repeating(trace: Trace, marks: StepMarks) -> Trace:
-    """A trace without marks of steps, with the steps in which its collectives repeat."""
+def repeating(trace: Trace, ranks: Sequence[Profile], marks: StepMarks) -> Trace:
+    """The trace of these profiles; if none has marks of steps, with the steps in which its
+    collectives repeat."""
+    if not all(each.steps.whole for each in ranks):
+        return trace
     trace, inferred = with_steps(trace)
     if inferred:
         trace.limits = [text for text in trace.limits if marks.nothing not in text]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evenstep.importers.draft import FIRST_NS, Draft
+from evenstep.importers.draft import Draft
 from evenstep.importers.kineto.calls import CallArguments, GroupKey
 from evenstep.importers.kineto.device import completion_of, compute_of, copies_of
 from evenstep.importers.kineto.file import KinetoFile
@@ -40,12 +40,11 @@ class Profile(NamedTuple):
     said: list[CallArguments]  # the arguments of each call
 
 
-def enter(draft: Draft, profiles: Sequence[Profile], origin: int) -> None:
-    """Enter all records of the profiles; `origin` is the start of their first event."""
+def enter(draft: Draft, profiles: Sequence[Profile]) -> None:
+    """Enter all records of the profiles, whose first event is at `FIRST_NS`."""
     found = [completion_of(each.file) for each in profiles]
     tables = [
-        _communication(draft, each, origin, done)
-        for each, (done, _) in zip(profiles, found, strict=True)
+        _communication(draft, each, done) for each, (done, _) in zip(profiles, found, strict=True)
     ]
     numbered, limits = in_sequence(Columns.concatenate(tables))
     draft.limits += limits
@@ -58,16 +57,21 @@ def enter(draft: Draft, profiles: Sequence[Profile], origin: int) -> None:
         mine = numbered.select(numbered["rank"] == rank)
         if len(mine):
             draft.rows(rank, {name: mine[name] for name in mine if name != "rank"})
-        _enter_steps(draft, each, origin, done, waits)
-        _enter_device(draft, each, origin)
+        _enter_steps(draft, each, done, waits)
+        for name, spans in (
+            (COMPUTE, compute_of(each.file, each.steps)),
+            (COPY, copies_of(each.file, each.steps)),
+        ):
+            times = spans.enter_ns, spans.exit_ns
+            draft.device_spans(rank, name, spans.device, *times, spans.step)
 
 
-def _since(times: Array, origin: int) -> Array:
-    """Times since the origin; 0 for unknown ones."""
-    return np.where(times == UNKNOWN_NS, 0, times - (origin - FIRST_NS))
+def _known(times: Array) -> Array:
+    """Times, 0 for unknown ones."""
+    return np.where(times == UNKNOWN_NS, 0, times)
 
 
-def _communication(draft: Draft, each: Profile, origin: int, done: Completion) -> Columns:
+def _communication(draft: Draft, each: Profile, done: Completion) -> Columns:
     """A rank's collectives and messages as records without `group_seq`.
 
     `enter_ns` is the time of issue; `entered` is when the device reached the call, which for a
@@ -82,11 +86,9 @@ def _communication(draft: Draft, each: Profile, origin: int, done: Completion) -
         {
             "rank": np.full(len(calls), each.place.rank),
             "kind": np.where(message, int(Kind.POINT_TO_POINT), int(Kind.COLLECTIVE)),
-            "op": calls.op, "enter_ns": _since(calls.enter_ns, origin),
-            "entered": _since(_entry_times(each, done), origin),
-            "exit_ns": _since(calls.exit_ns, origin),
-            "device_enter_ns": _since(calls.device_enter_ns, origin),
-            "device_exit_ns": _since(calls.device_exit_ns, origin),
+            "op": calls.op, "enter_ns": calls.enter_ns, "entered": _entry_times(each, done),
+            "exit_ns": _known(calls.exit_ns), "device_enter_ns": _known(calls.device_enter_ns),
+            "device_exit_ns": _known(calls.device_exit_ns),
             "step": each.steps.at(calls.enter_ns),
             "group": np.array([groups[call.group] for call in each.said], np.int64),
             "stated": said.sequence, "bytes_in": said.bytes_in, "bytes_out": said.bytes_out,
@@ -164,7 +166,7 @@ def _names(draft: Draft, file: KinetoFile, names: Array) -> Array:
 
 
 def _enter_steps(
-    draft: Draft, each: Profile, origin: int, done: Completion, on_device: tuple[Array, Array]
+    draft: Draft, each: Profile, done: Completion, on_device: tuple[Array, Array]
 ) -> None:
     """Enter steps and their phases, in device time where there is a device.
 
@@ -175,24 +177,13 @@ def _enter_steps(
         each.place.rank,
         {
             "kind": int(Kind.STEP), "step": steps.number,
-            "enter_ns": _since(steps.start_ns, origin), "exit_ns": _since(steps.end_ns, origin),
-            "peer_or_root": 0,
+            "enter_ns": steps.start_ns, "exit_ns": steps.end_ns, "peer_or_root": 0,
         },
     )  # fmt: skip
     on_host = host_waits(each.file, each.calls)
     waits = unite(*map(np.concatenate, zip(on_host, on_device, strict=True)))
     phases = phases_of(each.file, each.steps, done, waits)
     if len(phases):
-        times = {name: _since(phases[name], origin) for name in ("enter_ns", "exit_ns")}
-        columns = {name: phases[name] for name in phases} | times
-        draft.rows(each.place.rank, {"kind": int(Kind.PHASE), **columns})
-
-
-def _enter_device(draft: Draft, each: Profile, origin: int) -> None:
-    """Enter the spans in which a device computed and copied."""
-    for name, spans in (
-        (COMPUTE, compute_of(each.file, each.steps)),
-        (COPY, copies_of(each.file, each.steps)),
-    ):
-        times = _since(spans.enter_ns, origin), _since(spans.exit_ns, origin)
-        draft.device_spans(each.place.rank, name, spans.device, *times, spans.step)
+        draft.rows(
+            each.place.rank, {"kind": int(Kind.PHASE), **{name: phases[name] for name in phases}}
+        )

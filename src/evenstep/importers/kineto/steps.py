@@ -61,10 +61,8 @@ class StepMarks(NamedTuple):
     nothing: str = UNMARKED
 
 
-def steps_of(file: KinetoFile, marks: StepMarks = StepMarks()) -> Steps | None:  # noqa: B008
-    """The steps of a file; None if it has no events."""
-    if not len(file.rows):
-        return None
+def steps_of(file: KinetoFile, marks: StepMarks = StepMarks()) -> Steps:  # noqa: B008
+    """The steps of a file, which has events."""
     told = [marks.number(name) for name in file.names]
     numbered = np.array([-1 if number is None else number for number in told], np.int64)
     host = file.host

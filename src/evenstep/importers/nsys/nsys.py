@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from evenstep.errors import TraceError
 from evenstep.importers.content import SourceFile, TraceFormat, usable, whole
-from evenstep.importers.draft import MOST_BYTES, Draft
+from evenstep.importers.draft import FIRST_NS, MOST_BYTES, Draft
 from evenstep.importers.file_ranks import absent, natural, ranks_by_paths
 from evenstep.importers.kineto.calls import CallArguments, GroupKey
 from evenstep.importers.kineto.device import device_calls
@@ -68,7 +67,6 @@ def read(sources: Sequence[SourceFile]) -> Trace:
         [0, *(each.rank + 1 for each in ranks), *(len(key.ranks) for key in groups.values())]
     )
     profiles = []
-    told: dict[str, list[int]] = {}
     files, unlaunched = with_launches(
         unroll([file_of(each.export, each.process, each.device) for each in ranks])
     )
@@ -79,16 +77,13 @@ def read(sources: Sequence[SourceFile]) -> Trace:
             source=str(each.export.path),
         )  # fmt: skip
         profiles.append(_profile(each, file, groups, places, world, origins[each.clock]))
-        for text in profiles[-1].steps.limits:
-            told.setdefault(text, []).append(each.rank)
     profiles, unsaid = group_calls(profiles)
-    draft.limits += spoken(told, len(ranks)) + unsaid
+    draft.limits += spoken(profiles) + unsaid
     if profiles:
-        enter(draft, profiles, 0)
+        enter(draft, profiles)
     named = [member.size for each in ranks for member in each.members]
     draft.limits += absent(draft.ranks, max(named, default=0))
-    trace = draft.trace({"source": NAME})
-    return repeating(trace, MARKS) if all(each.steps.whole for each in profiles) else trace
+    return repeating(draft.trace({"source": NAME}), profiles, MARKS)
 
 
 FORMAT = TraceFormat(NAME, recognises, read)
@@ -148,28 +143,24 @@ def _profile(
     world: int,
     origin: int,
 ) -> Profile:
-    """A device as a profile, with times since its clock's first event."""
+    """A device as a profile, with its clock's first event at `FIRST_NS`."""
     export = each.export
     calls = device_calls(file, [None] * len(file.names)).sorted_by("enter_ns", "device_enter_ns")
     sizes = {number: len(key.ranks) for number, key in groups.items()}
     parts = said_of(export, file, calls, sizes)
     calls = calls.select(np.repeat(np.arange(len(calls)), list(map(len, parts))))
     said = [one for part in parts for one in part]
-    shift = _began(each) - origin
-    rows = file.rows.with_columns(device=np.maximum(file.rows.device, 0))
-    rows = rows.with_columns(start_ns=rows.start_ns + shift, end_ns=rows.end_ns + shift)
-    file = replace(file, rows=rows)
+    shift = FIRST_NS + _began(each) - origin
+    file = file.moved(shift)
     times = ("enter_ns", "exit_ns", "device_enter_ns", "device_exit_ns")
     coalesced = np.array([int(Flag.COALESCED) * (one.calls > 1) for one in said], np.int64)
     calls = calls.with_columns(
         **{name: calls[name] + shift for name in times}, flags=calls.flags | coalesced,
         op=np.array([int(one.op) for one in said], np.int64),
     )  # fmt: skip
-    steps = steps_of(file, MARKS)
-    if steps is None:
-        raise TraceError(f"{export.path} holds no event")
     place = FilePlace(each.rank, world, export.host, [])
-    return Profile(file, place, steps, calls, [_arguments(one, groups, places) for one in said])
+    told = [_arguments(one, groups, places) for one in said]
+    return Profile(file, place, steps_of(file, MARKS), calls, told)
 
 
 def _arguments(

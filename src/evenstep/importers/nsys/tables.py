@@ -6,7 +6,6 @@ times are not possible are left out.
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.errors import TraceError
+from evenstep.importers.content import unquoted
 from evenstep.importers.draft import LATEST_NS
 from evenstep.importers.merging import append_window
 from evenstep.importers.nsys.database import MOST_ROWS, Names, open_database, pieces, tables_of
@@ -164,7 +164,8 @@ class _Reader:
 
     def _on_device(self, tables: Sequence[str], what: str, text: str) -> Columns:
         found = self._rows(tables, _ON_DEVICE, what, [text], name=self.names.number)
-        return found.with_column("process", found.process >> 24)
+        device = np.maximum(found.device, 0)
+        return found.with_columns(process=found.process >> 24, device=device)
 
     def _kernels(self) -> Columns:
         named = (text for text in ("shortName", "demangledName") if self._has(KERNELS, text))
@@ -204,10 +205,7 @@ class _Reader:
         called = self.names.text(text_id if text is None else text)
         if "nccl" not in called[:6] or len(self.payloads) >= MOST_PAYLOADS:
             return -1
-        try:
-            said = json.loads(self.names.text(payload_id if payload is None else payload))
-        except (ValueError, RecursionError):
-            return -1
+        said = unquoted(self.names.text(payload_id if payload is None else payload))
         if not (found := dict(_entries(said))):
             return -1
         self.payloads.append(found)

@@ -16,7 +16,7 @@ from evenstep.importers.content import SourceFile, TraceFormat
 from evenstep.importers.draft import FIRST_NS, MOST_BYTES, Draft
 from evenstep.importers.otf2.archive import Archive
 from evenstep.importers.otf2.archive import read as read_archive
-from evenstep.trace.columns import Columns, positions_by_key
+from evenstep.trace.columns import positions_by_key
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.repetition import infer_steps
 from evenstep.trace.spool.layout import Flag, Op
@@ -42,16 +42,16 @@ def read(sources: Sequence[SourceFile]) -> Trace:
     """Read the archive as a trace. Raises `TraceError` where no process communicates in it."""
     draft = Draft()
     draft.limits += [f"left out: {each.path} is a second archive" for each in sources[1:]]
-    for source in sources[:1]:
-        archive = read_archive(source.path)
-        world = max((those for _, those in archive.communicators.values()), key=len, default=[])
-        if not world or not len(archive.operations) or archive.ticks_per_s < 1:
-            raise TraceError(f"{source.path} holds no communication of MPI; record MPI's functions")
-        for rank, location in enumerate(world[:MOST_RANKS]):
-            name, process = archive.locations.get(location, ("", -1))
-            place = archive.processes.get(process) or name
-            draft.rank(rank, place=place, source=str(source.path), boot_id=f"process {rank}")
-        _enter(draft, archive, {location: rank for rank, location in enumerate(world)})
+    path = sources[0].path
+    archive = read_archive(path)
+    world = max((those for _, those in archive.communicators.values()), key=len, default=[])
+    if not world or not len(archive.operations) or archive.ticks_per_s < 1:
+        raise TraceError(f"{path} holds no communication of MPI; record MPI's functions")
+    for rank, location in enumerate(world[:MOST_RANKS]):
+        name, process = archive.locations.get(location, ("", -1))
+        place = archive.processes.get(process) or name
+        draft.rank(rank, place=place, source=str(path), boot_id=f"process {rank}")
+    _enter(draft, archive, {location: rank for rank, location in enumerate(world)})
     return infer_steps(draft.trace({"source": NAME}), "the archive marks no steps")
 
 
@@ -76,14 +76,18 @@ def _enter(draft: Draft, archive: Archive, ranks: dict[int, int]) -> None:
         raise TraceError("its operations are of no known process and communicator")
     message = rows.kind < 0
     ops = np.array([*map(int, _OPS), int(Op.RECV), int(Op.SEND)])[rows.kind]  # from the end: -1, -2
-    peer = _peers(rows, members)
+    pairs = zip(rows.communicator.tolist(), rows.peer.tolist(), strict=True)
+    peer = np.array(  # which MPI numbers within the communicator
+        [members[comm][at] if 0 <= at < len(members[comm]) else -1 for comm, at in pairs]
+    )
+    place = (rows.communicator, np.minimum(rows.kind, 0), np.where(message, peer, -1), rows.tag)
     scale = 1e9 / archive.ticks_per_s
     first = int(rows.enter.min())
     draft.calls(
         rank,
         {
             "op": ops, "group": np.array([groups[each] for each in rows.communicator.tolist()]),
-            "group_seq": _sequence(rows, rank, np.where(message, peer, -1)),
+            "group_seq": positions_by_key(rank, *place),
             "peer_or_root": peer, "payload": rows.tag,
             "bytes_in": np.clip(rows.sent, 0, MOST_BYTES),
             "bytes_out": np.clip(rows.received, 0, MOST_BYTES),
@@ -92,17 +96,3 @@ def _enter(draft: Draft, archive: Archive, ranks: dict[int, int]) -> None:
             "flags": int(Flag.HOST_BLOCKED),
         },
     )  # fmt: skip
-
-
-def _peers(rows: Columns, members: dict[int, list[int]]) -> np.ndarray:
-    """Global ranks of peers and roots, which MPI numbers within the communicator."""
-    pairs = zip(rows.communicator.tolist(), rows.peer.tolist(), strict=True)
-    return np.array(
-        [members[comm][peer] if 0 <= peer < len(members[comm]) else -1 for comm, peer in pairs]
-    )
-
-
-def _sequence(rows: Columns, rank: np.ndarray, peer: np.ndarray) -> np.ndarray:
-    """Position of each operation in its communicator, or of a message between two ranks."""
-    kind = np.where(rows.kind < 0, rows.kind, 0)
-    return positions_by_key(rank, rows.communicator, kind, peer, rows.tag)
