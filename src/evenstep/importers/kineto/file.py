@@ -179,11 +179,11 @@ class _Gathering:
     def file(self, path: Path, header: dict[str, Any]) -> KinetoFile:
         rows = Columns.concatenate([_EMPTY, *self._tables])
         base = header.get("baseTimeNanoseconds")
-        sane = type(base) is int and 0 < base < LATEST_US * 1000
+        base = base if type(base) is int and 0 < base < LATEST_US * 1000 else 0
         return KinetoFile(
             path, header, rows, list(self._names), list(self._threads), self._calls,
             self._damaged, self._unpaired,
-        ).moved(base if sane else 0)  # fmt: skip
+        ).moved(base)  # fmt: skip
 
 
 _NONE = Args()
