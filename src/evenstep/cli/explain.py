@@ -12,7 +12,7 @@ from evenstep.cli.terminal import show
 from evenstep.errors import UsageError
 from evenstep.explain import shown, text
 from evenstep.explain.shown import BY_NAME, TOPICS
-from evenstep.explain.topic import Topic
+from evenstep.explain.topic import SCHEMA, Topic
 from evenstep.reproduce.systems import CLAIMS, Claim
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def main(args: argparse.Namespace) -> int:
     lines: Callable[[Mapping[str, Any]], Iterable[str]]
     if not name:
         data = {
-            "schema": shown.SCHEMA,
+            "schema": SCHEMA,
             "kind": "list",
             "modes": {mode.name: mode.symptom for mode in _modes().values()},
             "quantities": {t.name: t.summary for t in TOPICS} | {PUBLISHED: PUBLISHED_SUMMARY},
@@ -62,11 +62,9 @@ def _quantity(topic: Topic, options: Sequence[str]) -> dict[str, Any]:
     name = given.pop("preset", None)
     claim = next((claim for claim in CLAIMS if claim.name == name), None)
     typed = {name: value for name, value in given.items() if value is not None}
-    values = topic.values({**_preset(claim, typed), **typed})
-    answer = topic.answer(values)
-    data = shown.answer(topic, values, answer)
+    data = topic.answer({**_preset(claim, typed), **typed})
     if claim is not None and not typed:
-        data["claim"] = claim.checked(answer)
+        data["claim"] = claim.checked(data["results"])
     return data
 
 
@@ -77,7 +75,7 @@ def _mode(name: str, options: Sequence[str]) -> dict[str, Any]:
         hint = f"did you mean {near[0]!r}?" if near else "`evenstep explain` lists all topics"
         raise UsageError(f"there is no topic {name!r}; {hint}")
     data: dict[str, Any] = {
-        "schema": shown.SCHEMA,
+        "schema": SCHEMA,
         "topic": mode.name,
         "kind": "mode",
         "layer": mode.layer,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from evenstep import allreduce, checkpoints
 from evenstep.allreduce import ALGORITHMS, Cost, Link
@@ -27,13 +27,6 @@ _HIERARCHICAL = CitedFormula(
 _TORUS = CitedFormula("T = 2Σ(k_d−1)α + 2S(n−1)/(n·2d·B)", "Sack and Gropp 2015, multi-port torus")
 
 
-class PricedAllReduce(NamedTuple):
-    """The formula of an all-reduce and its cost."""
-
-    formula: CitedFormula
-    cost: Cost
-
-
 def link(values: Values) -> Link:
     """The link of one rank; raises `UsageError` unless its speed is given exactly once."""
     gigabytes, gigabits = values["gBps"], values["gbps"]
@@ -45,15 +38,17 @@ def link(values: Values) -> Link:
     return Link(gigabits / 8 if gigabytes is None else gigabytes, values["latency_ns"])
 
 
-def price(size_bytes: float, ranks: int, values: Values, name: str = "") -> PricedAllReduce:
-    """Cost of one all-reduce by the algorithm of this name, or by that of the options."""
+def price(
+    size_bytes: float, ranks: int, values: Values, name: str = ""
+) -> tuple[CitedFormula, Cost]:
+    """Formula and cost of an all-reduce, by the algorithm of this name or of the options."""
     name, wire = name or values["algorithm"], link(values)
     if name == "hierarchical":
-        return PricedAllReduce(_HIERARCHICAL, _hierarchical(size_bytes, ranks, wire, values))
+        return _HIERARCHICAL, _hierarchical(size_bytes, ranks, wire, values)
     if name == "torus":
-        return PricedAllReduce(_TORUS, _torus(size_bytes, ranks, wire, values))
+        return _TORUS, _torus(size_bytes, ranks, wire, values)
     text, source, cost = ALGORITHMS[name]
-    return PricedAllReduce(CitedFormula(text, source), cost(size_bytes, ranks, wire))
+    return CitedFormula(text, source), cost(size_bytes, ranks, wire)
 
 
 def _hierarchical(size_bytes: float, ranks: int, outer: Link, values: Values) -> Cost:
@@ -81,11 +76,11 @@ def _torus(size_bytes: float, ranks: int, wire: Link, values: Values) -> Cost:
 
 def explain_allreduce(values: Values) -> Worked:
     size, ranks, wire = values["bytes"], values["ranks"], link(values)
-    found = price(size, ranks, values)
-    each, count = found.cost.time_ns + values["launch_ns"], values["per_layer"] * values["layers"]
+    formula, cost = price(size, ranks, values)
+    each, count = cost.time_ns + values["launch_ns"], values["per_layer"] * values["layers"]
     numbers: Numbers = {
-        "time_ns": each, "latency_ns": found.cost.latency_ns,
-        "transfer_ns": found.cost.transfer_ns, "rounds": found.cost.rounds,
+        "time_ns": each, "latency_ns": cost.latency_ns, "transfer_ns": cost.transfer_ns,
+        "rounds": cost.rounds,
         "pass_ns": size / wire.gBps, "limit_ns": allreduce.limit_ns(size, wire.gBps),
         "bus_gBps": allreduce.bus_gBps(size, ranks, each) if each and ranks > 1 else None,
         "collectives": count, "total_ns": each * count,
@@ -95,15 +90,15 @@ def explain_allreduce(values: Values) -> Worked:
     others += ["torus"] * bool(values["shape"])
     for name in others:
         if name != values["algorithm"]:
-            time_ns = price(size, ranks, values, name).cost.time_ns + values["launch_ns"]
-            numbers[f"{name.replace('-', '_')}_ns"] = time_ns
+            _, other = price(size, ranks, values, name)
+            numbers[f"{name.replace('-', '_')}_ns"] = other.time_ns + values["launch_ns"]
     notes = []
     if values["algorithm"] == "halving-doubling" and ranks & (ranks - 1):
         notes.append("With a number of ranks that is no power of two, folding the rest in adds up "
                      "to 2(α + S/B).")  # fmt: skip
     if values["latency_ns"] == 0:
         notes.append("Latency is taken as 0; give --latency to see when it matters.")
-    return Worked(numbers, first=[found.formula], notes=notes)
+    return Worked(numbers, first=[formula], notes=notes)
 
 
 def explain_busbw(values: Values) -> Worked:
@@ -122,8 +117,8 @@ def explain_efficiency(values: Values) -> Worked:
     (compute, derived), size, replicas = _compute_ns(values), _bytes(values), ranks // model
     if ranks % model:
         raise UsageError(f"--ranks {ranks} is no multiple of --model-ranks {model}")
-    found = price(size, replicas, values)
-    transfer = found.cost.time_ns * values["passes"]
+    formula, cost = price(size, replicas, values)
+    transfer = cost.time_ns * values["passes"]
     alone = steps.serial(compute=compute, transfer=transfer, hidden=values["hidden"])
     waiting = compute * values["cv"] * steps.normal_exact(ranks)
     exposed, communication = alone.exposed + values["other_ns"], transfer + values["other_ns"]
@@ -136,7 +131,7 @@ def explain_efficiency(values: Values) -> Worked:
     }  # fmt: skip
     if derived:
         numbers["of_peak"] = values["mfu"] * compute / step
-    return Worked(numbers, first=[found.formula], last=derived)
+    return Worked(numbers, first=[formula], last=derived)
 
 
 def _compute_ns(values: Values) -> tuple[float, list[CitedFormula]]:

@@ -58,29 +58,19 @@ def measure(text: str, units: Mapping[str, float], *, example: str) -> float:
 
 def _kind(
     unit: str, units: Mapping[str, float], example: str, *, low: float, high: float = math.inf,
-    open_low: bool = False, metavar: str | None = None,
+    open_low: bool = False, metavar: str | None = None, whole: bool = False,
 ) -> MeasureKind:  # fmt: skip
+    bounds = "a whole number of " * whole + (f"above {low:g}" if open_low else f"at least {low:g}")
+    bounds += f" and at most {high:,.16g}" * (high < math.inf)
+
     def parse(text: str) -> float:
         value = measure(text, units, example=example)
-        if value < low or value > high or (open_low and value == low):
-            least = f"above {low:g}" if open_low else f"at least {low:g}"
-            most = f" and at most {high:g}" if high < math.inf else ""
-            raise ValueError(f"must be {least}{most}, found {text!r}")
-        return value
+        is_odd = whole and value != int(value)
+        if is_odd or not low <= value <= high or (open_low and value == low):
+            raise ValueError(f"must be {bounds}, found {text!r}")
+        return int(value) if whole else value
 
     return MeasureKind(unit, metavar or example, parse)
-
-
-def _whole(low: int) -> MeasureKind:
-    def parse(text: str) -> int:
-        value = measure(text, COUNTS, example="512")
-        if value != int(value) or value < low:
-            raise ValueError(f"must be a whole number of at least {low}, found {text!r}")
-        if value > 10**9:
-            raise ValueError(f"must be at most 10^9, found {text!r}")
-        return int(value)
-
-    return MeasureKind("", "N", parse)
 
 
 def _choice(*names: str) -> MeasureKind:
@@ -113,8 +103,8 @@ AMOUNT = _kind("", COUNTS, "10B", low=0, open_low=True)
 SHARE = _kind("", SHARES, "5%", low=0, high=1)
 SHARE_ABOVE_0 = _kind("", SHARES, "50%", low=0, high=1, open_low=True)
 RATIO = _kind("", SHARES, "2%", low=0)
-RANKS = _whole(1)
-COUNT = _whole(0)
+RANKS = _kind("", COUNTS, "512", low=1, high=1e9, metavar="N", whole=True)
+COUNT = _kind("", COUNTS, "512", low=0, high=1e9, metavar="N", whole=True)
 SHAPE = MeasureKind("", "16x16x16", _sides)
 ALGORITHM = _choice(*ALGORITHMS, "hierarchical", "torus")
 YES_OR_NO = _choice("no", "yes")

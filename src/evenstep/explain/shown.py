@@ -1,4 +1,4 @@
-"""Every topic by name, and answers as plain data: inputs, numbers, formulas and notes."""
+"""Every topic by name, and published measurements beside them, as plain data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from evenstep.explain import arithmetic, measures
-from evenstep.explain.topic import Answer, Parameter, Topic
+from evenstep.explain.topic import SCHEMA, Parameter, Topic
 from evenstep.trace.spool.files import read_toml
 
 if TYPE_CHECKING:
@@ -29,21 +29,6 @@ def _topic(name: str, words: dict[str, Any]) -> Topic:
 
 TOPICS = tuple(_topic(*item) for item in _WORDS["topics"].items())
 BY_NAME = {topic.name: topic for topic in TOPICS}
-SCHEMA = "evenstep.explain/1"
-
-
-def answer(topic: Topic, values: Mapping[str, Any], found: Answer) -> dict[str, Any]:
-    """The answer of a topic: `results` by name, `rows` with unit and meaning."""
-    return {
-        "schema": SCHEMA,
-        "topic": topic.name,
-        "kind": "quantity",
-        "inputs": {key: value for key, value in values.items() if value is not None},
-        "results": {row.name: row.value for row in found.quantities},
-        "rows": [row._asdict() for row in found.quantities],
-        "formulas": [formula._asdict() for formula in found.formulas],
-        "notes": list(found.notes),
-    }
 
 
 def published_comparison() -> dict[str, Any]:
@@ -63,8 +48,7 @@ def published_comparison() -> dict[str, Any]:
         "systems": [_system(system) for system in found],
         "simulated": [{**row._asdict(), "error": row.error} for row in training.simulated_rows()],
         "claims": [
-            claim.checked(BY_NAME[claim.topic].answer(BY_NAME[claim.topic].values(claim.options)))
-            for claim in CLAIMS
+            claim.checked(BY_NAME[claim.topic].answer(claim.options)["results"]) for claim in CLAIMS
         ],
     }
 

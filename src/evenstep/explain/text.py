@@ -25,7 +25,7 @@ def format_quantity(value: float | None, unit: str) -> str:
 
 
 def answer(data: Mapping[str, Any]) -> Iterator[str]:
-    """Lines of the answer of a topic, `data` from `shown.answer`."""
+    """Lines of the answer of a topic, `data` from `Topic.answer`."""
     width = max((len(row["name"]) for row in data["rows"]), default=0)
     for row in data["rows"]:
         head = f"{row['name']:<{width}}  {format_quantity(row['value'], row['unit']):>14}  "
@@ -41,7 +41,7 @@ def answer(data: Mapping[str, Any]) -> Iterator[str]:
 
 
 def published_lines(data: Mapping[str, Any]) -> Iterator[str]:
-    """Lines of the published comparison, `data` from `shown.published`."""
+    """Lines of the published comparison, `data` from `published_comparison`."""
     for system in data["systems"]:
         yield from hanging_lines("", f"{system['name']}   [{system['source']}]")
         yield from hanging_lines("  ", system["model"])

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from evenstep.errors import UsageError
 from evenstep.explain.measures import MeasureKind
 
+SCHEMA = "evenstep.explain/1"
 Numbers = dict[str, float | None]
 _UNITS = ("ns", "bytes")  # with which names of numbers end
 
@@ -57,19 +58,6 @@ class Worked(NamedTuple):
     notes: Sequence[str] = ()
 
 
-@dataclass(slots=True, frozen=True)
-class Answer:
-    """The numbers of an answer, their formulas, and notes."""
-
-    quantities: Sequence[Quantity]
-    formulas: Sequence[CitedFormula]
-    notes: Sequence[str] = ()
-
-    def value(self, name: str) -> float:
-        """The number of this name; raises `KeyError` where it is unknown."""
-        return {row.name: row.value for row in self.quantities if row.value is not None}[name]
-
-
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Topic:
     """A quantity that can be explained."""
@@ -83,23 +71,29 @@ class Topic:
     formulas: Sequence[Sequence[str]] = ()
     notes: Sequence[str] = ()
 
-    def answer(self, values: Mapping[str, Any]) -> Answer:
-        """The answer for parsed inputs; raises `UsageError` for a contradiction in them."""
+    def answer(self, given: Mapping[str, str]) -> dict[str, Any]:
+        """The answer as plain data: inputs and `results` by name, `rows` with unit and meaning.
+        Raises `UsageError` that names the option of a bad input, or the contradiction."""
+        values = {row.key: self._value(row, given.get(row.name)) for row in self.parameters}
         found = self.work(values)
         known = {**values, **found.facts}
-        rows = [self._quantity(name, value, known) for name, value in found.numbers.items()]
         formulas = [*found.first, *(CitedFormula(*one) for one in self.formulas), *found.last]
-        return Answer(rows, formulas, [*(n.format(**known) for n in self.notes), *found.notes])
+        return {
+            "schema": SCHEMA,
+            "topic": self.name,
+            "kind": "quantity",
+            "inputs": {key: value for key, value in values.items() if value is not None},
+            "results": dict(found.numbers),
+            "rows": [self._row(name, value, known) for name, value in found.numbers.items()],
+            "formulas": [formula._asdict() for formula in formulas],
+            "notes": [*(note.format(**known) for note in self.notes), *found.notes],
+        }
 
-    def _quantity(self, name: str, value: float | None, known: Mapping[str, Any]) -> Quantity:
+    def _row(self, name: str, value: float | None, known: Mapping[str, Any]) -> dict[str, Any]:
         words = self.numbers[name]
         end = name.rpartition("_")[2]
         unit, meaning = (end * (end in _UNITS), words) if isinstance(words, str) else words
-        return Quantity(name, value, unit, meaning.format(**known))
-
-    def values(self, given: Mapping[str, str]) -> dict[str, Any]:
-        """Parsed inputs by key, defaults filled in; raises `UsageError` naming the option."""
-        return {row.key: self._value(row, given.get(row.name)) for row in self.parameters}
+        return Quantity(name, value, unit, meaning.format(**known))._asdict()
 
     def _value(self, parameter: Parameter, text: str | None) -> Any:
         text = parameter.default if text is None else text

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evenstep.explain.topic import Answer
 from evenstep.trace.spool.files import read_toml
 
 
@@ -27,24 +26,24 @@ class Claim:
     says: str
     inputs: str  # sources of the options
 
-    def error(self, answer: Answer) -> float:
+    def error(self, results: Mapping[str, float]) -> float:
         """Signed relative distance to the claim; 0 inside a claimed range."""
-        value = answer.value(self.result)
+        value = results[self.result]
         if self.low <= value <= self.high:
             return 0.0
         nearest = self.low if value < self.low else self.high
         return (value - nearest) / nearest
 
-    def checked(self, answer: Answer) -> dict[str, Any]:
+    def checked(self, results: Mapping[str, float]) -> dict[str, Any]:
         """The claim beside our number, as plain data."""
-        error = self.error(answer)
+        error = self.error(results)
         if self.low < self.high:
             verdict = f"{100 * error:+.1f} % outside" if error else "within what is claimed"
         else:
             verdict = f"off by {100 * error:+.1f} %"
         return {
             "name": self.name, "topic": self.topic, "says": self.says, "inputs": self.inputs,
-            "result": self.result, "predicted": answer.value(self.result), "low": self.low,
+            "result": self.result, "predicted": results[self.result], "low": self.low,
             "high": self.high, "error": error,
             "sentence": f"Claimed: {self.says}. Our {self.result} is {verdict}. "
                         f"Inputs: {self.inputs}.",
