@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.jobs.pipeline import NAMES, Pipeline
-from evenstep.diagnose.predict.changes import FORMS, parse
-from evenstep.diagnose.predict.what_if import answers
+from evenstep.diagnose.predict.what_if import FORMS, answers, parse
 from evenstep.errors import UsageError
 from evenstep.importers.draft import Draft
 from evenstep.importers.operations.operation_records import trace_of

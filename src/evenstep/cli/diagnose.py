@@ -13,9 +13,8 @@ from evenstep.cli.terminal import print_json, say, tell_written
 from evenstep.diagnose.finding import TERMINAL, Diagnosis
 from evenstep.diagnose.measure.attempts import with_attempts
 from evenstep.diagnose.modes.scaling_collapse import diagnose_together
-from evenstep.diagnose.predict.changes import parse
 from evenstep.diagnose.predict.scaling import ScalingPoint, scaling_point
-from evenstep.diagnose.predict.what_if import WhatIfGain, answers
+from evenstep.diagnose.predict.what_if import WhatIfGain, answers, parse
 from evenstep.errors import UsageError
 from evenstep.export.anonymise import Scrubber, anonymise_trace
 from evenstep.importers.compression import reporting

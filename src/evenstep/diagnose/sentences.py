@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from evenstep.statistics.interval import Share  # terminals have no numpy
 
 TEXTS: Mapping[str, Any] = read_toml(Path(__file__).with_suffix(".toml"))
+NOBODY = Where()
 _FORMS: Mapping[str, Callable[[Any], str]] = {
     "time": words.duration,
     "percent": words.percent,
@@ -72,7 +73,7 @@ def make_finding(
     share: Share,
     *,
     numbers: Mapping[str, Any],
-    where: Where,
+    where: Where = NOBODY,
     when: When,
     layer: str = "",
     confidence: float | None = None,
@@ -135,6 +136,7 @@ HEAD_WORDS = MOST_WORDS // 2  # of these, of what ended a job
 FEWEST_WORDS = 5  # of a cause or an action
 _NAMED_BEFORE = re.compile(r"^ranks? [\d, and-]+(?: and \d+ more)?(?: \([^()]*\))?:? ")
 _FOLDERS = re.compile(r"\S*/")
+VERDICT_PARTS = ("who", "cost", "why", "action")
 NOTHING = "no step was finished by every rank: there is nothing to judge yet"
 
 
@@ -250,36 +252,23 @@ def _given_back(finding: Finding, remedy: Option | None) -> tuple[float, str]:
 
 
 def _healthy(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict:
+    """The verdict where nothing is worth naming: `[verdict]` has what cannot be told."""
     shares, absent = summary.get("shares") or {}, summary.get("world", 0) - summary.get("ranks", 0)
     wait, moving = shares.get("wait"), shares.get("exposed_communication") or 0.0
-    if absent > 0 and moving >= NAMED:
-        return Verdict(
-            f"who is waited for cannot be told: {absent} of {summary['world']} ranks left no trace",
-            "here", f"waits for them lie in communication: {words.percent(moving)} of step time",
-            "bring all ranks' whole traces into one folder: `evenstep collect`",
-        )  # fmt: skip
-    if not findings and not shares and summary.get("step_time") and summary.get("ranks", 0) > 1:
-        return Verdict(
-            "who is slow cannot be told", "here",
-            "the steps of workers that wait for each other within them are equally long",
-            "time their parts or their collectives",
-        )  # fmt: skip
-    mean_ns = (summary.get("step_time") or {}).get("mean_ns")
-    if moving >= 1 - 1 / CHANGED:
-        return Verdict(
-            "communication", f"takes {words.percent(moving)} of step time",
-            "how much is waiting, latency or bytes, this trace cannot tell",
-            "measure it alone: nccl-tests or `evenstep probe`", mean_ns,
-        )  # fmt: skip
-    if (wait or 0.0) - sum(one.severity for one in findings) >= 1 - 1 / CHANGED:
-        rows = (summary.get("blame") or {}).get("culprits") or ()
-        most = next((f"; rank {row['rank']} is waited for most" for row in rows), "")
-        return Verdict(
-            "ranks", f"wait {words.percent(wait)} of step time for each other",
-            f"they work in turn, and no like work tells whether any is slow{most}",
-            "overlap their work; `evenstep compare` with an earlier run tells what became slower",
-            mean_ns,
-        )  # fmt: skip
+    rows = (summary.get("blame") or {}).get("culprits") or ()
+    timed, severities = summary.get("step_time"), [one.severity for one in findings]
+    holding = {
+        "untraced": absent > 0 and moving >= NAMED,
+        "whole": not findings and not shares and timed and summary.get("ranks", 0) > 1,
+        "moving": moving >= 1 - 1 / CHANGED,
+        "turns": (wait or 0.0) - sum(severities) >= 1 - 1 / CHANGED,
+    }
+    numbers = {"absent": absent, "world": summary.get("world"), "moving": moving, "wait": wait}
+    numbers["most"] = next((f"; rank {row['rank']} is waited for most" for row in rows), "")
+    if name := next((name for name, holds in holding.items() if holds), ""):
+        parts = (say(f"verdict.{name}.{part}", **numbers) for part in VERDICT_PARTS)
+        subject, cost, why, action = parts
+        return Verdict(subject, cost, why, action)
     coupling = ", as far as this trace shows"
     if wait:  # without any, no waits were recorded: nothing is known of the coupling
         whole = summary.get("overlapped_communication") is not None
@@ -288,7 +277,7 @@ def _healthy(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict
     largest = findings[0] if findings else None
     why = f"the largest loss: {largest.title}, {words.percent(largest.severity)}" if largest else ""
     cost = f"costs {words.percent(NAMED)} of step time or more{coupling}"
-    return Verdict("nothing", cost, why, before_ns=mean_ns, healthy=True)
+    return Verdict("nothing", cost, why, before_ns=(timed or {}).get("mean_ns"), healthy=True)
 
 
 def who(finding: Finding) -> str:

@@ -85,19 +85,10 @@ def replay(graph: Graph, changes: Sequence[Change]) -> Array:
 
 
 def _replay_changes(graph: Graph, changes: Sequence[Change]) -> Array:
-    tables = _Tables(graph, changes)
-    chunks = _chunks(graph, MOST_CHUNKS)
-    for allowed in (ROUNDS, len(graph.batch_of) + 1):
-        states = np.zeros((len(chunks), len(graph.starts_ns[0]), len(changes)))
-        states[:, len(graph.ranks) :] = -np.inf
-        for number, chunk in enumerate(chunks):
-            if not chunk.follows:
-                start = graph.starts_ns[graph.stretch_of[chunk.first]]
-                states[number] = (start - start[: len(graph.ranks)].max())[:, None]
-        run = _Run(graph, tables, chunks, states)
+    for most, allowed in ((MOST_CHUNKS, ROUNDS), (1, len(graph.batch_of) + 1)):
+        run = _Run(graph, changes, _chunks(graph, most))
         if run.agree(allowed):
             break
-        chunks = _chunks(graph, 1)
     return run.ends()
 
 
@@ -125,10 +116,11 @@ def _sooner_issued(graph: Graph, change: Change) -> Array:
     return np.maximum(less, 0.0)
 
 
-class _Tables:
-    """Own work of rows and durations of operations under every scenario."""
+class _Run:
+    """Chunks replayed side by side, and the state that each leaves to the next."""
 
-    def __init__(self, graph: Graph, changes: Sequence[Change]) -> None:
+    def __init__(self, graph: Graph, changes: Sequence[Change], chunks: Sequence[Chunk]) -> None:
+        self.graph, self.chunks, self.lanes = graph, chunks, len(graph.ranks)
         self.own = np.repeat(graph.own_ns[:, None], len(changes), axis=1)
         self.took = np.repeat(graph.took_ns[:, None], len(changes), axis=1)
         for number, change in enumerate(changes):
@@ -138,27 +130,16 @@ class _Tables:
                 sooner, took = _sooner_issued(graph, change), self.took[:, number]
                 at_most = np.where(sooner > 0, graph.took_ns - sooner, np.inf)
                 self.took[:, number] = np.minimum(took, at_most)
-
-    def of(self, batch: Batch, places: Array) -> tuple[Array, Array]:
-        """Both for some segments of a batch: (rows or operations, segments × scenarios)."""
-        rows = batch.schedule.rows[:, None] + batch.first_row[places][None, :]
-        operations = batch.schedule.operations[:, None] + batch.first_operation[places][None, :]
-        own, took = self.own[rows], self.took[operations]
-        columns = len(places) * own.shape[2]
-        return own.reshape(len(rows), columns), took.reshape(len(operations), columns)
-
-
-class _Run:
-    """Chunks replayed side by side, and the state that each leaves to the next."""
-
-    def __init__(
-        self, graph: Graph, tables: _Tables, chunks: Sequence[Chunk], states: Array
-    ) -> None:
-        self.graph, self.tables, self.chunks = graph, tables, chunks
-        self.states = states  # (chunks, lanes and queues, scenarios), the latest lane at 0
-        shape = (states.shape[2], len(graph.steps), len(graph.ranks))
-        self.found = np.full(shape, np.nan)  # relative to the beginning of the chunk
-        self.left = np.zeros(states.shape)
+        self.offset = np.zeros((len(chunks), len(changes)))  # when the latest lane was free
+        shape = len(chunks), graph.starts_ns.shape[1], len(changes)
+        self.left, self.states = np.zeros(shape), np.zeros(shape)  # lanes and queues, since then
+        self.states[:, self.lanes :] = -np.inf
+        for number, chunk in enumerate(chunks):
+            if not chunk.follows:
+                start = graph.starts_ns[graph.stretch_of[chunk.first]]
+                self.offset[number] = start[: self.lanes].max()
+                self.states[number] = start[:, None] - self.offset[number]
+        self.found = np.full((len(changes), len(graph.steps), self.lanes), np.nan)  # since then
         self.owner = np.zeros(len(graph.steps), np.int64)  # chunk of each step's end
 
     def agree(self, rounds: int) -> bool:
@@ -169,16 +150,13 @@ class _Run:
             stale[:] = False
             for number, chunk in enumerate(self.chunks):
                 if chunk.follows:
-                    state = self._relative(number - 1)
+                    left = self.left[number - 1]
+                    state = left - left[: self.lanes].max(axis=0)
                     if not _close(state, self.states[number]):
                         self.states[number], stale[number] = state, True
             if not stale.any():
                 return True
         return False
-
-    def _relative(self, number: int) -> Array:
-        lanes = len(self.graph.ranks)
-        return np.asarray(self.left[number] - self.left[number][:lanes].max(axis=0))
 
     def _replay(self, which: Array) -> None:
         state = self.states[which].copy()
@@ -197,7 +175,12 @@ class _Run:
         self, batch: Batch, segment: Array, state: Array, mine: Array, which: Array
     ) -> None:
         scenarios = state.shape[2]
-        own, took = self.tables.of(batch, self.graph.place_in_batch[segment])
+        place = self.graph.place_in_batch[segment]
+        rows = batch.schedule.rows[:, None] + batch.first_row[place]
+        operations = batch.schedule.operations[:, None] + batch.first_operation[place]
+        columns = len(place) * scenarios
+        own = self.own[rows].reshape(len(rows), columns)
+        took = self.took[operations].reshape(len(operations), columns)
         carried = state[mine].transpose(1, 0, 2).reshape(state.shape[1], -1)
         buffer = evaluate(batch.schedule, own, took, carried)
         after = carried_over(batch.schedule, buffer).reshape(state.shape[1], len(mine), scenarios)
@@ -210,15 +193,11 @@ class _Run:
 
     def ends(self) -> Array:
         """Ends of all steps in absolute times."""
-        lanes = len(self.graph.ranks)
-        offset = np.zeros((len(self.chunks), self.states.shape[2]))
         for number, chunk in enumerate(self.chunks):
             if chunk.follows:
-                offset[number] = offset[number - 1] + self.left[number - 1][:lanes].max(axis=0)
-            else:
-                start = self.graph.starts_ns[self.graph.stretch_of[chunk.first]]
-                offset[number] = start[:lanes].max()
-        return np.asarray(self.found + offset[self.owner].T[:, :, None])
+                passed = self.left[number - 1][: self.lanes].max(axis=0)
+                self.offset[number] = self.offset[number - 1] + passed
+        return np.asarray(self.found + self.offset[self.owner].T[:, :, None])
 
 
 def _close(one: Array, other: Array) -> bool:

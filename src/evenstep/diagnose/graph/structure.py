@@ -133,14 +133,6 @@ class TimeLine(NamedTuple):
         return np.asarray(np.searchsorted(line, number * width + value, side="right"))
 
 
-class _Waits(NamedTuple):
-    """Rows that waited: indices, time blocked, and the part of it waited for other ranks. ns."""
-
-    rows: Array
-    blocked_ns: Array
-    others_ns: Array
-
-
 class Times(NamedTuple):
     """(steps, lanes) in ns; `collectives` counts those with several members."""
 
@@ -149,17 +141,6 @@ class Times(NamedTuple):
     wait_ns: Array
     hidden_ns: Array
     collectives: Array
-
-
-def _waits(graph: Graph, reached_ns: Array) -> _Waits:
-    """Every wait: a lane is blocked from reaching the wait until the operation is over; until the
-    last member has entered it waits for others, and the rest is exposed transfer."""
-    rows = np.flatnonzero(graph.rows.wait >= 0)
-    awaited, at = graph.rows.wait[rows], reached_ns[rows]
-    blocked = np.maximum(graph.operations.over_ns[awaited] - at, 0)
-    others = np.clip(graph.operations.last_ns[awaited] - at, 0, blocked)
-    seen = blocked > 0
-    return _Waits(rows[seen], blocked[seen], others[seen])
 
 
 def _reach_and_resume(graph: Graph) -> tuple[Array, Array]:
@@ -176,20 +157,22 @@ def _reach_and_resume(graph: Graph) -> tuple[Array, Array]:
 
 
 def times(graph: Graph) -> Times:
-    """Sums over the rows of each step and lane."""
+    """Sums over the rows of each step and lane. A lane is blocked from reaching a wait until the
+    operation is over; until the last member has entered it waits for others, and the rest is
+    exposed transfer."""
+    rows, table = graph.rows, graph.operations
     at, over = _reach_and_resume(graph)
-    found = _waits(graph, at)
-    shared = ~graph.operations.message & (graph.operations.members > 1)
-    took = np.append(graph.took_ns, 0.0)  # -1, none, takes nothing
-    moving = by_step_and_lane(graph, took[graph.rows.enter])
-    blocked, wait = np.zeros(len(graph.rows)), np.zeros(len(graph.rows))
-    blocked[found.rows], wait[found.rows] = found.blocked_ns, found.others_ns
+    never, shared = np.iinfo(np.int64).min // 2, ~table.message & (table.members > 1)
+    ended, entered = (np.append(each, never)[rows.wait] for each in (table.over_ns, table.last_ns))
+    blocked = np.maximum(ended - at, 0)
     after = seen_later(graph, over)
-    exposed, waited = by_step_and_lane(graph, blocked + after), by_step_and_lane(graph, wait)
+    exposed = by_step_and_lane(graph, blocked + after)
+    waited = by_step_and_lane(graph, np.clip(entered - at, 0, blocked))
+    moving = by_step_and_lane(graph, np.append(graph.took_ns, 0.0)[rows.enter])
     return Times(
         by_step_and_lane(graph, graph.own_ns - np.append(0.0, after[:-1])), exposed, waited,
         np.maximum(moving - (exposed - waited), 0),
-        by_step_and_lane(graph, np.append(shared, False)[graph.rows.enter]),
+        by_step_and_lane(graph, np.append(shared, False)[rows.enter]),
     )  # fmt: skip
 
 

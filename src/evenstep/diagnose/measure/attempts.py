@@ -45,7 +45,7 @@ PROGRESS = ("global_step", "step", "iteration", "iter")  # names of logged count
 ENERGY = "gpu.energy_joules"
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True, frozen=True, kw_only=True)
 class Attempt:
     """One start of a run. None is unknown; steps are counted from the attempt's own start."""
 
@@ -55,17 +55,17 @@ class Attempt:
     ended_s: float
     steps: int
     step_ns: float  # mean
-    checkpoints: int
-    checkpoint_ns: float | None  # mean time one takes
+    checkpoints: int = 0
+    checkpoint_ns: float | None = None  # mean time one takes
     steps_since_checkpoint: int  # after the last checkpoint, or all of them
     since_checkpoint_ns: float  # their run time
-    first_progress: int | None  # the script's own count of steps, where logged
-    last_progress: int | None
+    first_progress: int | None = None  # the script's own count of steps, where logged
+    last_progress: int | None = None
     cv_at_start: float | None
     cv_at_end: float | None
     rate_at_start: float | None  # steps per second
     rate_at_end: float | None
-    energy_joules: float | None  # of all ranks
+    energy_joules: float | None = None  # of all ranks
     samples: float = 0.0  # of a rank in a step; 0 where the batch is unknown
     preempted: str | None = None  # the signal of its preemption
     failure: str = ""  # who ended it, and how: of the attempt before the last restart
@@ -161,7 +161,7 @@ def _marked(folder: Path, number: int) -> Attempt | None:
         steps_since_checkpoint=again, since_checkpoint_ns=again_ns,
         first_progress=first, last_progress=last, **_windows(_single_steps(rows)),
         energy_joules=_energy(spools, world), samples=float(np.mean(samples)),
-        preempted=RunFolder(folder).preemption(number).get("signal"), failure="",
+        preempted=RunFolder(folder).preemption(number).get("signal"),
     )  # fmt: skip
 
 
@@ -181,10 +181,9 @@ def _inferred(folder: Path, number: int) -> Attempt | None:
     started_s, ended_s = (wall_ns(trace.ranks[rank], each) / 1e9 for each in moments)
     return Attempt(
         number=number, ranks=trace.world, started_s=started_s, ended_s=ended_s, steps=len(steps),
-        step_ns=float(lengths.mean()), checkpoints=0, checkpoint_ns=None,
-        steps_since_checkpoint=len(steps), since_checkpoint_ns=float(lengths.sum()),
-        first_progress=None, last_progress=None, **_windows(lengths), energy_joules=None,
-        samples=0.0, preempted=RunFolder(folder).preemption(number).get("signal"), failure="",
+        step_ns=float(lengths.mean()), steps_since_checkpoint=len(steps),
+        since_checkpoint_ns=float(lengths.sum()), **_windows(lengths),
+        preempted=RunFolder(folder).preemption(number).get("signal"),
     )  # fmt: skip
 
 
@@ -199,7 +198,7 @@ def _single_steps(rows: Array) -> Array:
     return np.asarray(rows["step_sum_ns"][(rows["count"] == 1) & (extra == 0)], float)
 
 
-def _windows(single: Array) -> dict[str, float | None]:
+def _windows(single: Array) -> dict[str, Any]:
     """CV and rate over the first steps after warm-up, and over the last ones."""
     steady = single[WARM_UP_STEPS:]
     found: dict[str, float | None] = {}

@@ -6,7 +6,7 @@ samples are metrics, counters of congestion and traffic, waits for a core, and l
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -52,8 +52,8 @@ def busiest(places: Sequence[str]) -> int:
 
 def group_by_place(ranks: Sequence[int], places: Sequence[str]) -> list[int]:
     """The ranks by place, places in order of their first rank."""
-    order = {place: number for number, place in enumerate(dict.fromkeys(places))}
-    pairs = sorted(zip(ranks, places, strict=True), key=lambda pair: order[pair[1]])
+    order = list(dict.fromkeys(places))
+    pairs = sorted(zip(ranks, places, strict=True), key=lambda pair: order.index(pair[1]))
     return [rank for rank, _ in pairs]
 
 
@@ -178,15 +178,14 @@ def usual(places: Mapping[int, Layout]) -> dict[int, Layout]:
 
     Peers have the same hardware and local rank, or, where these are few, the same hardware.
     """
-    by_local: dict[Any, list[Layout]] = {}
-    by_hardware: dict[Any, list[Layout]] = {}
+    alike: dict[Any, list[Layout]] = defaultdict(list)
     for place in places.values():
-        by_local.setdefault((place.hardware, place.local), []).append(place)
-        by_hardware.setdefault(place.hardware, []).append(place)
+        alike[place.hardware].append(place)
+        alike[place.hardware, place.local].append(place)
     found = {}
     for rank, place in places.items():
-        near = by_local[place.hardware, place.local]
-        found[rank] = _commonest(near if len(near) >= SEVERAL else by_hardware[place.hardware])
+        near = alike[place.hardware, place.local]
+        found[rank] = _commonest(near if len(near) >= SEVERAL else alike[place.hardware])
     return found
 
 

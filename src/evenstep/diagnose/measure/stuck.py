@@ -196,6 +196,16 @@ def call_of(rows: Columns, index: int) -> EnteredCall:
     return EnteredCall(op, size, dtype, int(rows.name[index]))
 
 
+def calls_before(
+    events: Columns, group: int, sequence: int, rank: int
+) -> list[tuple[int, int | None, int]]:
+    """What a rank called in a group before this one, in order: operations, sizes and types."""
+    rows = events.select((events.group == group) & (events["rank"] == rank))
+    rows = rows.select(rows.group_seq < sequence).sorted_by("group_seq")
+    rows = rows.select(slice(-HISTORY, None))
+    return [call_of(rows, index)[:3] for index in range(len(rows))]
+
+
 def in_flight(trace: Trace, waiting: Columns) -> tuple[int, bool]:
     """How long the first of these records was in flight until the last sign of any rank on its
     clock; and whether that is exact: a copied dump does not tell when it was written."""
@@ -303,11 +313,8 @@ def _unusual(events: Columns, waiting: Columns, calls: Mapping[int, EnteredCall]
     the previous calls was due, as training repeats its collectives, and they left it out, made the
     one before again, or brought a new size to it from the same line. Any other new call is no
     error: others may have left it out."""
-    group, sequence, rank = (waiting[name][0] for name in ("group", "group_seq", "rank"))
-    own = events.select((events.group == group) & (events["rank"] == rank))
-    own = own.select(own.group_seq < sequence).sorted_by("group_seq")
-    own = own.select(slice(-HISTORY, None))
-    kinds = [call_of(own, index)[:3] for index in range(len(own))]
+    group, sequence, rank = (int(waiting[name][0]) for name in ("group", "group_seq", "rank"))
+    kinds = calls_before(events, group, sequence, rank)
     known = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
     code = np.array([known[kind] for kind in kinds])
     due, ends = None, np.arange(1, len(code))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,29 +37,19 @@ from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import DType, Op
 
 
-class SlowShape(Protocol):
-    """A shape whose transfers take too long for one reason."""
-
-    @property
-    def shorter_ns(self) -> Array:
-        """By how much each transfer of the run could be shorter; 0 for those of other shapes."""
-
-
-Slow = TypeVar("Slow", bound=SlowShape)
-
-
 def of_slow_shapes(
     case: Case,
-    judge: Callable[[Case, Shape], Slow | None],
-    finding: Callable[[Case, list[Slow], Gain], list[Finding]],
+    judge: Callable[[Case, Shape], Any],
+    finding: Callable[[Case, list[Any], Gain], list[Finding]],
 ) -> list[Finding]:
-    """The finding of all shapes judged slow, where they cost enough; the cost is claimed."""
+    """The finding of all shapes judged slow, where they cost enough; the cost is claimed. `judge`
+    gives what is slow, with `shorter_ns`, by how much each transfer of the run could be shorter, 0
+    for those of other shapes; None where nothing is."""
     shapes = case.shapes if case.transfers_known else ()
     slow = [one for shape in shapes if (one := judge(case, shape)) is not None]
     if not slow:
         return []
-    shorter_ns = np.sum([one.shorter_ns for one in slow], axis=0)
-    gain = gain_of(case, case.transferred(shorter_ns))
+    gain = gain_of(case, case.transferred(np.sum([one.shorter_ns for one in slow], axis=0)))
     case.claims.slow_ns += gain.saved_ns
     return finding(case, slow, gain)
 

@@ -25,7 +25,7 @@ from evenstep.diagnose.measure.attempts import (
     wall_ns,
 )
 from evenstep.diagnose.measure.effects import AttemptsAccount, account, restarts
-from evenstep.diagnose.measure.stuck import EnteredCall, Stuck, call_of, stuck, title
+from evenstep.diagnose.measure.stuck import EnteredCall, Stuck, calls_before, stuck, title
 from evenstep.diagnose.modes.intervention import Gain, finding_of
 from evenstep.diagnose.sentences import CERTAIN, LIKELY, say
 from evenstep.statistics.interval import Share
@@ -242,9 +242,7 @@ def out_of_step(trace: Trace, place: Stuck, rank: int) -> str:
     if not others or rank not in place.calls:
         return ""
     events = trace.of_kind(Kind.COLLECTIVE)
-    rows = events.select((events["rank"] == others[0]) & (events.group == place.group))
-    rows = rows.select(rows.group_seq < place.sequence).sorted_by("group_seq")
-    made = [call_of(rows, index)[:3] for index in range(len(rows))]
+    made = calls_before(events, place.group, place.sequence, others[0])
     own, expected = place.calls[rank][:3], place.calls[others[0]][:3]
     before = made[-1] if made else None
     usual = {later for call, later in pairwise(made) if call == before}

@@ -30,8 +30,6 @@ from evenstep.diagnose.sentences import make_finding
 from evenstep.statistics.interval import Share, share_of
 from evenstep.trace.columns import Array
 
-NOBODY = Where()
-
 
 class Gain(NamedTuple):
     """What the run gains by an intervention, as a share of the step time."""
@@ -53,30 +51,24 @@ def finding_of(
     name: str,
     gain: Change | Gain,
     *,
-    numbers: Mapping[str, Any],
     options: Sequence[str] | Mapping[str, Share | None],
-    where: Where = NOBODY,
     at: When | None = None,
     projected: Callable[[Share, int], list[Projection]] | None = None,
-    evidence: Sequence[Evidence] = (),
-    layer: str = "",
-    confidence: float | None = None,
+    **fields: Any,
 ) -> list[Finding]:
     """The finding of a cause, as a list.
 
-    `name`, `numbers`, `layer` and `confidence` are those of `make_finding`. Options without a gain
-    of their own give back the whole gain. `at` defaults to all steps; `projected` takes the share
-    and the number of ranks.
+    `name` and `fields` are those of `make_finding`. Options without a gain of their own give back
+    the whole gain. `at` defaults to all steps; `projected` takes the share and the number of ranks.
     """
     if isinstance(gain, Change):
         gain = gain_of(case, gain)
     share, ranks = gain.share, len(case.grid.ranks)
     finding = make_finding(
-        name, share, numbers=numbers, where=where, when=at or throughout(case.grid.steps),
-        layer=layer, confidence=confidence,
+        name, share, when=at or throughout(case.grid.steps), change=gain.change,
         projected=projected(share, ranks) if projected and ranks > 1 else (),
         options=options if isinstance(options, Mapping) else dict.fromkeys(options, share),
-        evidence=evidence, change=gain.change,
+        **fields,
     )  # fmt: skip
     return [finding]
 
@@ -87,47 +79,40 @@ def finding_of_late(
     cells: Array,
     cause: Cause = Cause.WORK,
     *,
-    layer: str = "",
+    numbers: Mapping[str, Any],
     nobody: bool = False,
     at: When | None = None,
-    numbers: Mapping[str, Any],
-    options: Sequence[str] | Mapping[str, Share | None],
     evidence: Sequence[Evidence] = (),
+    **fields: Any,
 ) -> list[Finding]:
     """The finding of cells (steps × ranks, boolean) that are late for one cause, if there are any.
 
-    `nobody`: no rank is named as a culprit; `at` defaults to the steps of these cells. Sentences
-    may use, beside `numbers`, `waiting`, `who`, `lead` (the culprits, or that they take turns),
-    `those` and `hosts`.
+    `nobody`: no rank is named as a culprit; `at` defaults to the steps of these cells; `fields` are
+    those of `finding_of`. Sentences may use, beside `numbers`, `waiting`, `who`, `lead` (the
+    culprits, or that they take turns), `those` and `hosts`.
     """
     if not cells.any():
         return []
     ranks = case.culprits(cells, cause)
     recurs = at or when(cells & np.isin(case.grid.ranks, ranks), case.grid.steps)
-    where, rotates = case.where(ranks), recurs.pattern == "rotating"
+    where, who = case.where(ranks), case.ranks_in_words(ranks)
     turns = f"the late rank changes ({words.ranks(ranks)} take turns)"
     hits = share_of(cells.any(axis=1).astype(float), np.ones(len(cells)))
     same = recurs.pattern == "chronic" or len(ranks) == 1
+    common = {
+        "waiting": case.waiting_in_words(cells),
+        "who": who,
+        "lead": turns if recurs.pattern == "rotating" else who,
+        "those": ranks,
+        "hosts": words.some(where.nodes) or "its host",
+    }
     return finding_of(
-        case,
-        name,
-        Gain(case.share(case.loss(cells, cause)), case.relieved(cells, cause)),
-        layer=layer,
-        numbers={
-            "waiting": case.waiting_in_words(cells),
-            "who": case.ranks_in_words(ranks),
-            "lead": turns if rotates else case.ranks_in_words(ranks),
-            "those": ranks,
-            "hosts": words.some(where.nodes) or "its host",
-            **numbers,
-        },
-        where=NOBODY if nobody else where,
-        at=recurs,
+        case, name, Gain(case.share(case.loss(cells, cause)), case.relieved(cells, cause)),
+        numbers=common | dict(numbers), where=Where() if nobody else where, at=recurs,
         # delays of several ranks now and then are independent of each other
         projected=constant if same else partial(by_chance, hits=hits),
-        options=options,
-        evidence=[*case.wait_evidence(cells), *evidence],
-    )
+        evidence=[*case.wait_evidence(cells), *evidence], **fields,
+    )  # fmt: skip
 
 
 # -- over steps ------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evenstep.diagnose import levels
-from evenstep.diagnose.finding import Evidence, Finding, When
+from evenstep.diagnose.finding import Evidence, Finding
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.modes.intervention import (
     Gain,
@@ -114,24 +114,23 @@ def of_slow_steps(
     seen: SlowSteps,
     *,
     numbers: Mapping[str, Any],
-    at: When,
-    options: Sequence[str],
     evidence: Sequence[Evidence],
+    **fields: Any,
 ) -> list[Finding]:
     """The finding of slow steps that surely cost enough: few that stand out one by one did, however
     wide the interval of their mean. Sentences may use, beside `numbers`, `fast` and `slow` (lengths
-    of steps)."""
+    of steps); `fields` are those of `finding_of`."""
     gain = gain_of(case, case.with_less_work(seen.lost_ns))
     apart = not case.contended or seen.slow.sum() < levels.SEVERAL  # else a core may have lacked
     few = seen.peak is None and apart and gain.share.value >= levels.NAMED
     if not few and gain.share.low < levels.SMALLEST_SHARE:
         return []
     fast, slow = (float(np.median(case.step_ns[one])) for one in (~seen.slow, seen.slow))
+    evidence = [*evidence, Evidence("length_of_slow_steps", slow, fast, "ns")]
+    numbers = {"fast": fast, "slow": slow, **numbers}
     return finding_of(
-        case, name, gain, numbers={"fast": fast, "slow": slow, **numbers}, at=at,
-        projected=constant, options=options,
-        evidence=[*evidence, Evidence("length_of_slow_steps", slow, fast, "ns")],
-    )  # fmt: skip
+        case, name, gain, numbers=numbers, projected=constant, evidence=evidence, **fields
+    )
 
 
 def synchronization_oscillation(case: Case) -> list[Finding]:

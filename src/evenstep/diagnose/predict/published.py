@@ -16,6 +16,7 @@ replayed by the same code, with equal steps as scenarios of one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -45,12 +46,6 @@ Parts = dict[Any, Array]  # by label of a part of the job: (steps,) seconds
 
 SLOWEST = 0.03  # of the workers make up M_W
 UNRECORDED = 1.03  # slowdown by unrecorded work from which it is attributed to parts
-MERGED = {
-    "forward-send": "forward-pp-comm",
-    "forward-recv": "forward-pp-comm",
-    "backward-send": "backward-pp-comm",
-    "backward-recv": "backward-pp-comm",
-}
 FIRST = "first-op"
 
 
@@ -358,7 +353,9 @@ def _parts_of_each(
 
 def _optypes(plan: OperationJob) -> tuple[list[str], Array]:
     """Labels of types, both ends of a message being one, and the index of each row's label."""
-    names = np.array([MERGED.get(name, name) for name in plan.names])
+    names = [
+        re.sub("^((?:for|back)ward)-(?:send|recv)$", r"\1-pp-comm", name) for name in plan.names
+    ]
     labels, number = np.unique(names, return_inverse=True)
     return [*labels.tolist(), FIRST], number[plan.table.optype]
 
