@@ -64,7 +64,7 @@ def test_a_port_carries_what_its_counter_grew_by():
     for port, per_s in ((0, 12.5e9), (1, 3e9)):
         bits = [struct.unpack("<Q", struct.pack("<d", per_s * s))[0] for s in seconds]
         for rank, samples in ((0, 1), (1, 5)):  # rank 0 has ended before its second one
-            draft.rows(rank, {
+            draft.rows(rank, **{
                 "kind": int(Kind.SAMPLE), "name": draft.name("ib.sent_bytes"), "device": port,
                 "enter_ns": 10**9 * (1 + seconds[:samples]),
                 "bytes_in": np.array(bits[:samples], np.uint64),

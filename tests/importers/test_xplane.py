@@ -17,7 +17,7 @@ RUNS = {"dot": (0, 500), "pairs": (500, 600), "all": (600, 700), "shift": (700, 
 
 def program():
     """A product, a reduction of pairs of devices, a gathering of all, a shift by one."""
-    hlo = xplane._program()()
+    hlo = xplane._PROGRAM.kind()
     rows = hlo.hlo_module.computations.add().instructions
     rows.add(name="dot", opcode="dot")
     pairs = rows.add(name="pairs", opcode="all-reduce")
@@ -38,7 +38,7 @@ def program():
 
 @pytest.fixture
 def profile(tmp_path):
-    space = xplane._space()()
+    space = xplane._SPACE.kind()
     plane = space.planes.add(name="/host:metadata")
     plane.stat_metadata.add(key=1).value.name = "Hlo Proto"
     plane.event_metadata.add(key=1).value.stats.add(metadata_id=1, bytes_value=program())

@@ -28,7 +28,7 @@ class Program:
         number = self.counts[name] = self.counts.get(name, 0) + 1
         begun = (1000 + step * STEP_MS + at_ms) * MS
         for rank in ranks:
-            self.draft.rows(rank, {
+            self.draft.rows(rank, **{
                 "kind": int(Kind.COLLECTIVE), "op": int(Op.ALL_REDUCE), "group": group,
                 "group_seq": number, "bytes_in": size, "enter_ns": begun,
                 "exit_ns": begun + lasts_ms * MS, "flags": int(Flag.HOST_BLOCKED),
@@ -39,7 +39,7 @@ class Program:
         number = self.counts[source, target] = self.counts.get((source, target), 0) + 1
         begun = (1000 + step * STEP_MS + at_ms) * MS
         for rank, peer, op in ((source, target, Op.SEND), (target, source, Op.RECV)):
-            self.draft.rows(rank, {
+            self.draft.rows(rank, **{
                 "kind": int(Kind.POINT_TO_POINT), "op": int(op), "peer_or_root": peer,
                 "group": group, "group_seq": number, "bytes_in": 64, "enter_ns": begun,
                 "exit_ns": begun + MS, "flags": int(Flag.ASYNC),
@@ -58,7 +58,7 @@ def test_equal_calls_for_each_layer_are_one_step_where_backward_comes_once():
         for rank in (0, 1):
             begun = (1000 + step * STEP_MS + 2) * MS
             row = {"kind": int(Kind.PHASE), "op": int(Phase.BACKWARD)}
-            program.draft.rows(rank, row | {"enter_ns": begun, "exit_ns": begun + MS})
+            program.draft.rows(rank, **row, **{"enter_ns": begun, "exit_ns": begun + MS})
         for layer in range(6):  # after pauses that vary more than those between steps
             at_ms = 10 + 14 * layer + (step * layer) % 7
             program.call(step, at_ms, "all", (0, 1), 4096)
@@ -140,7 +140,7 @@ def test_an_inferred_step_has_its_part_of_what_the_recorded_steps_over_it_counte
     begun, each = 1000 * MS, 2 * STEP_MS * MS  # the rank had taken two calls for one step
     for rank, of_step in ((0, 40), (1, 60)):
         for start in range(begun, begun + STEPS * STEP_MS * MS, each):
-            program.draft.rows(rank, {
+            program.draft.rows(rank, **{
                 "kind": int(Kind.STEP), "flags": int(Flag.INFERRED), "enter_ns": start,
                 "exit_ns": start + each, "group_seq": of_step * MS, "parent": 1000, "group": 0,
             })  # fmt: skip

@@ -56,7 +56,7 @@ def write(
                 connection.execute(f"set temp_directory = {spilled}")
                 store_query.create_tables(connection, source)  # records as in `evenstep sql`
                 connection.execute("drop view steps")  # replaced by the diagnosed steps
-                connection.register("steps", {name: steps[name] for name in steps})
+                connection.register("steps", dict(steps))
                 connection.register("findings", _findings(diagnosis))
                 rows = {
                     name: _copy(connection, name, scratch / path.name)

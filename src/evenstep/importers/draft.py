@@ -78,27 +78,23 @@ class Draft:
         known = {"rank": rank, **identity}
         self.ranks[rank] = RankInfo(rank, known, dict(facts), closed, dropped)
 
-    def rows(self, rank: int | Array, columns: Mapping[str, Any]) -> None:
+    def rows(self, rank: int | Array, /, **columns: Any) -> None:
         """Add rows of one rank, or of a rank per row. A column is an array or one value for all
         rows; missing columns get the value for none."""
         length = max((np.size(values) for values in columns.values() if np.ndim(values)), default=1)
         given = {**NONE_VALUES, **columns, "rank": rank}
         self._tables.append(Columns.filled(given, EVENT_TYPES, length))
 
-    def calls(self, rank: int | Array, columns: Mapping[str, Any]) -> None:
+    def calls(self, rank: int | Array, /, **columns: Any) -> None:
         """Add collectives and messages, by their `op`. If `device` is given, device times equal the
         host's times unless given, too."""
         message = np.isin(columns["op"], (int(Op.SEND), int(Op.RECV)))
         kind = np.where(message, int(Kind.POINT_TO_POINT), int(Kind.COLLECTIVE))
-        found = {"kind": kind, "bytes_out": columns.get("bytes_in", 0), **columns}
+        given = {"kind": kind, "bytes_out": columns.get("bytes_in", 0)}
         if "device" in columns:
-            times = {f"device_{name}": columns[name] for name in ("enter_ns", "exit_ns")}
-            found = {
-                **times,
-                **found,
-                "flags": int(Flag.ON_DEVICE | Flag.ASYNC) | columns.get("flags", 0),
-            }
-        self.rows(rank, found)
+            given |= {f"device_{name}": columns[name] for name in ("enter_ns", "exit_ns")}
+            columns["flags"] = int(Flag.ON_DEVICE | Flag.ASYNC) | columns.get("flags", 0)
+        self.rows(rank, **given | columns)
 
     def device_spans(
         self, rank: int, name: str, device: Any, start: Array, end: Array, step: Array
@@ -107,12 +103,9 @@ class Draft:
         if not len(start):
             return
         self.rows(
-            rank,
-            {
-                "kind": int(Kind.SPAN), "name": self.name(name), "flags": int(Flag.ON_DEVICE),
-                "device": device, "step": step, "enter_ns": start, "exit_ns": end,
-                "device_enter_ns": start, "device_exit_ns": end,
-            },
+            rank, kind=int(Kind.SPAN), name=self.name(name), flags=int(Flag.ON_DEVICE),
+            device=device, step=step, enter_ns=start, exit_ns=end, device_enter_ns=start,
+            device_exit_ns=end,
         )  # fmt: skip
 
     def trace(self, run: Mapping[str, Any], *, world: int | None = None) -> Trace:

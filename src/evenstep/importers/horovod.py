@@ -124,10 +124,8 @@ def _enter(draft: Draft, calls: Sequence[TensorCall], ranks: Sequence[int]) -> N
         leave = FIRST_NS + np.maximum(end_ns, ready_ns + 1).astype(np.int64)
         draft.calls(
             rank,
-            {
-                "group": group, "group_seq": np.arange(len(whole)),
-                "op": np.array([int(call.op) for call in whole], np.int64),
-                "payload": np.array([call.tensor for call in whole], np.int64),
-                "enter_ns": enter, "exit_ns": leave, "device": 0, "flags": 0,
-            },
+            group=group, group_seq=np.arange(len(whole)),
+            op=np.array([int(call.op) for call in whole], np.int64),
+            payload=np.array([call.tensor for call in whole], np.int64),
+            enter_ns=enter, exit_ns=leave, device=0, flags=0,
         )  # fmt: skip

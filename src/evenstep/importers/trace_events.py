@@ -79,12 +79,11 @@ class FineEvent(TraceEvent, gc=False):
     ts: Decimal = Decimal(0)  # type: ignore[assignment]
 
 
-class _Rest(msgspec.Struct):
-    traceEvents: list[TraceEvent] = []  # noqa: N815 - the format's own name
-
-
-class _FineRest(msgspec.Struct):
-    traceEvents: list[FineEvent] = []  # noqa: N815 - the format's own name
+def _decoders(event: type[TraceEvent]) -> tuple[Any, Any]:
+    """Decoders of a list of events, and of an object that holds one."""
+    events = list[event]  # type: ignore[valid-type]
+    whole = msgspec.defstruct("Whole", [("traceEvents", events, [])])
+    return msgspec.json.Decoder(events), msgspec.json.Decoder(whole)
 
 
 class _Fields(msgspec.Struct):
@@ -95,8 +94,7 @@ class _Fields(msgspec.Struct):
     host_name: msgspec.Raw = msgspec.Raw()
 
 
-_PLAIN = (msgspec.json.Decoder(list[TraceEvent]), msgspec.json.Decoder(_Rest))
-_EXACT = (msgspec.json.Decoder(list[FineEvent]), msgspec.json.Decoder(_FineRest))
+_PLAIN, _EXACT = _decoders(TraceEvent), _decoders(FineEvent)
 _FIELDS = msgspec.json.Decoder(_Fields)
 _VALUE = msgspec.json.Decoder()
 _NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -40,11 +41,13 @@ class Columns:
 
     __slots__ = ("_arrays", "_length")
 
-    def __init__(self, arrays: Mapping[str, Array | Chosen]) -> None:
-        lengths = {len(array) for array in arrays.values()}
+    def __init__(
+        self, arrays: Mapping[str, Array | Chosen] = MappingProxyType({}), /, **more: Array
+    ) -> None:
+        self._arrays = {**arrays, **more}
+        lengths = {len(array) for array in self._arrays.values()}
         if len(lengths) > 1:
             raise ValueError(f"columns differ in length: {sorted(lengths)}")
-        self._arrays = dict(arrays)
         self._length = lengths.pop() if lengths else 0
 
     def __len__(self) -> int:
@@ -52,6 +55,10 @@ class Columns:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._arrays)
+
+    def keys(self) -> Iterator[str]:
+        """Names of the columns, so that `**columns` are its arrays."""
+        return iter(self)
 
     def __getitem__(self, name: str) -> Array:
         return _read(self._arrays[name])
@@ -85,7 +92,7 @@ class Columns:
         return self.with_columns(**{name: array})
 
     def with_columns(self, **arrays: Array) -> Columns:
-        return Columns({**self._arrays, **arrays})
+        return Columns(self._arrays, **arrays)
 
     @staticmethod
     def filled(given: Mapping[str, Any], types: Mapping[str, Any], length: int) -> Columns:
@@ -96,7 +103,7 @@ class Columns:
     @staticmethod
     def concatenate(tables: list[Columns]) -> Columns:
         if not tables:
-            return Columns({})
+            return Columns()
         return Columns({name: np.concatenate([t[name] for t in tables]) for name in tables[0]})
 
 

@@ -175,7 +175,7 @@ def _enter(draft: Draft, dump: Dump, groups: _Numbers) -> None:
         if chosen:
             rows = [dump.entries[index] for index in chosen]
             table = _columns(draft, dump, rows, [numbers[index] for index in chosen])
-            draft.rows(dump.rank, {"kind": int(kind), **table})
+            draft.rows(dump.rank, kind=int(kind), **table)
 
 
 def _in_flight(dump: Dump) -> bool:

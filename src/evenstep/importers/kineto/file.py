@@ -142,20 +142,18 @@ class _Gathering:
         if (homeless := on_device & (device < 0)).any():  # the process of a kernel is its device
             device = np.where(homeless, _numbers([event.pid for event in kept]), device)
         return Columns(
-            {
-                "row": row,
-                "name": name,
-                "start_ns": start,
-                "end_ns": end,
-                "thread": np.array(
-                    [threads.setdefault((e.pid, e.tid), len(threads)) for e in kept], np.int32
-                ),
-                "correlation": _numbers([item.correlation for item in args]),
-                "external": _numbers([item.external for item in args]),
-                "device": np.where(device < 1 << 15, device, -1).astype(np.int16),
-                "stream": _numbers([item.stream for item in args]),
-                "args": self._kept_args(args, name),
-            }
+            row=row,
+            name=name,
+            start_ns=start,
+            end_ns=end,
+            thread=np.array(
+                [threads.setdefault((e.pid, e.tid), len(threads)) for e in kept], np.int32
+            ),
+            correlation=_numbers([item.correlation for item in args]),
+            external=_numbers([item.external for item in args]),
+            device=np.where(device < 1 << 15, device, -1).astype(np.int16),
+            stream=_numbers([item.stream for item in args]),
+            args=self._kept_args(args, name),
         )
 
     def _kept_args(self, args: list[Args], name: Array) -> Array:
@@ -177,7 +175,7 @@ class _Gathering:
         return index
 
     def file(self, path: Path, header: dict[str, Any]) -> KinetoFile:
-        rows = Columns.concatenate([_EMPTY, *self._tables])
+        rows = Columns.concatenate([event_rows(0), *self._tables])
         base = header.get("baseTimeNanoseconds")
         base = base if type(base) is int and 0 < base < LATEST_US * 1000 else 0
         return KinetoFile(
@@ -187,12 +185,17 @@ class _Gathering:
 
 
 _NONE = Args()
+_UNKNOWN = dict.fromkeys(("thread", "correlation", "external", "device", "stream", "args"), -1)
 _TYPES = {
     "row": np.uint8, "name": np.int32, "start_ns": np.int64, "end_ns": np.int64,
     "thread": np.int32, "correlation": np.int64, "external": np.int64, "device": np.int16,
     "stream": np.int64, "args": np.int32,
 }  # fmt: skip
-_EMPTY = Columns({name: np.zeros(0, kind) for name, kind in _TYPES.items()})
+
+
+def event_rows(length: int, **columns: Any) -> Columns:
+    """Rows of events with these columns, arrays or one value for all; others are unknown."""
+    return Columns.filled(_UNKNOWN | columns, _TYPES, length)
 
 
 def _kind(category: str | None) -> int:

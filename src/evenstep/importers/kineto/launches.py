@@ -11,7 +11,7 @@ from zlib import crc32
 
 import numpy as np
 
-from evenstep.importers.kineto.file import KinetoFile, RowKind
+from evenstep.importers.kineto.file import KinetoFile, RowKind, event_rows
 from evenstep.importers.kineto.names import communicates
 from evenstep.importers.merging import STAMP_NS
 from evenstep.trace.columns import Array, Columns, key_numbers, rows_by_key
@@ -82,10 +82,7 @@ def with_launches(files: Sequence[KinetoFile]) -> tuple[list[KinetoFile], set[Pa
     found = []
     for file, mine in zip(files, with_least_places(kernels), strict=True):
         if len(mine):
-            nothing = {"row": int(RowKind.LAUNCH), **dict.fromkeys(("thread", "device"), -1)}
-            types = {name: file.rows[name].dtype for name in file.rows}
-            nothing |= dict.fromkeys(("correlation", "external", "stream", "args"), -1)
-            launches = Columns.filled(nothing, types, len(mine))
+            launches = event_rows(len(mine), row=int(RowKind.LAUNCH))
             file = with_launch_rows(file, mine.row, launches, _infer_launches(file, mine))
         found.append(file)
     return found, {file.path for file, rows in zip(files, silent, strict=True) if len(rows)}

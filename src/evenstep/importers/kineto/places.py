@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,16 +42,14 @@ def places_of(files: Sequence[KinetoFile]) -> tuple[dict[Path, FilePlace], list[
     places: dict[Path, FilePlace] = {}
     taken: dict[int, Path] = {}
     limits = list(strange.values())
-    named = _ranks_by_path(files)
-    for file in sorted(
-        (file for file in files if file.path not in strange), key=lambda file: _order(file, named)
-    ):
-        rank, said = _stated_rank(file), list[str]()
-        if rank is None and file.path in named:
-            rank, said = named[file.path], [_BY_NAME]
-        elif rank is None:
-            rank = next(n for n in range(len(files) + 1) if n not in taken)
-            said = [_IN_ORDER]
+    known = _known_ranks(files)
+    silent = sorted((f for f in files if f.path not in known), key=lambda file: natural(file.path))
+    for file in [*(file for file in files if file.path in known), *silent]:
+        if file.path in strange:
+            continue
+        rank, said = known.get(file.path), [_BY_NAME] if _stated_rank(file) is None else []
+        if rank is None:
+            rank, said = next(n for n in range(len(files) + 1) if n not in taken), [_IN_ORDER]
         if rank in taken:
             second = f"is a second trace of rank {rank}, after {taken[rank]}"
             limits.append(f"left out: {file.path} {second}")
@@ -68,10 +66,9 @@ def join_windows(files: Sequence[KinetoFile]) -> list[KinetoFile]:
     file, named as the first. The rank is that of the file or its name; else a process is one."""
     windows: dict[tuple[Any, int], KinetoFile] = {}
     found: list[KinetoFile] = []
-    named = _ranks_by_path(files)
+    known = _known_ranks(files)
     for file in sorted(files, key=_start):
-        rank, worker = _stated_rank(file), _WORKER.match(file.path.name)
-        rank = named.get(file.path) if rank is None else rank
+        rank, worker = known.get(file.path), _WORKER.match(file.path.name)
         key = worker and worker.groups() if rank is None else rank, _world(file)
         first = None if key[0] is None else windows.get(key)
         if first and _goes_on(first, file):
@@ -90,9 +87,10 @@ def _goes_on(first: KinetoFile, file: KinetoFile) -> bool:
     return soon and bool(ended and begun) and max(ended) < min(begun)
 
 
-def _ranks_by_path(files: Sequence[KinetoFile]) -> dict[Path, int]:
-    """Ranks from paths, for files that do not state their rank."""
-    return ranks_by_paths([file.path for file in files if _stated_rank(file) is None])
+def _known_ranks(files: Sequence[KinetoFile]) -> dict[Path, int]:
+    """The ranks that files state, or else their paths."""
+    stated = {file.path: rank for file in files if (rank := _stated_rank(file)) is not None}
+    return stated | ranks_by_paths([file.path for file in files if file.path not in stated])
 
 
 def _start(file: KinetoFile) -> int:
@@ -102,12 +100,6 @@ def _start(file: KinetoFile) -> int:
 def _world(file: KinetoFile) -> int:
     """The number of ranks that a file states; 0 if it states none."""
     return rank_of(info_of(file).get("world_size")) or 0
-
-
-def _order(file: KinetoFile, named: Mapping[Path, int]) -> tuple[bool, list[str | int]]:
-    """Sort key: files with a known rank as given, then the others in natural order of names."""
-    silent = _stated_rank(file) is None and file.path not in named
-    return silent, natural(file.path) if silent else []
 
 
 def info_of(file: KinetoFile) -> dict[str, Any]:

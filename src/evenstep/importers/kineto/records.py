@@ -56,7 +56,7 @@ def enter(draft: Draft, profiles: Sequence[Profile]) -> None:
         rank = each.place.rank
         mine = numbered.select(numbered["rank"] == rank)
         if len(mine):
-            draft.rows(rank, {name: mine[name] for name in mine if name != "rank"})
+            draft.rows(rank, **mine)
         _enter_steps(draft, each, done, waits)
         for name, spans in (
             (COMPUTE, compute_of(each.file, each.steps)),
@@ -83,21 +83,19 @@ def _communication(draft: Draft, each: Profile, done: Completion) -> Columns:
     message = np.isin(calls.op, [int(op) for op in MESSAGES])
     groups = _groups(draft, each)
     return Columns(
-        {
-            "rank": np.full(len(calls), each.place.rank),
-            "kind": np.where(message, int(Kind.POINT_TO_POINT), int(Kind.COLLECTIVE)),
-            "op": calls.op, "enter_ns": calls.enter_ns, "entered": _entry_times(each, done),
-            "exit_ns": _known(calls.exit_ns), "device_enter_ns": _known(calls.device_enter_ns),
-            "device_exit_ns": _known(calls.device_exit_ns),
-            "step": each.steps.at(calls.enter_ns),
-            "group": np.array([groups[call.group] for call in each.said], np.int64),
-            "stated": said.sequence, "bytes_in": said.bytes_in, "bytes_out": said.bytes_out,
-            "dtype": said.dtype, "reduce_op": _reductions(each.file, calls),
-            "peer_or_root": _peers(calls, said), "payload": said.tag,
-            "thread": _threads(calls.thread, each.steps.thread),
-            "stream": np.clip(calls.stream, 0, np.iinfo(np.uint16).max), "device": calls.device,
-            "name": _names(draft, each.file, calls.name), "flags": calls.flags,
-        }
+        rank=np.full(len(calls), each.place.rank),
+        kind=np.where(message, int(Kind.POINT_TO_POINT), int(Kind.COLLECTIVE)),
+        op=calls.op, enter_ns=calls.enter_ns, entered=_entry_times(each, done),
+        exit_ns=_known(calls.exit_ns), device_enter_ns=_known(calls.device_enter_ns),
+        device_exit_ns=_known(calls.device_exit_ns),
+        step=each.steps.at(calls.enter_ns),
+        group=np.array([groups[call.group] for call in each.said], np.int64),
+        stated=said.sequence, bytes_in=said.bytes_in, bytes_out=said.bytes_out,
+        dtype=said.dtype, reduce_op=_reductions(each.file, calls),
+        peer_or_root=_peers(calls, said), payload=said.tag,
+        thread=_threads(calls.thread, each.steps.thread),
+        stream=np.clip(calls.stream, 0, np.iinfo(np.uint16).max), device=calls.device,
+        name=_names(draft, each.file, calls.name), flags=calls.flags,
     )  # fmt: skip
 
 
@@ -175,15 +173,11 @@ def _enter_steps(
     steps = each.steps.on_device(done)
     draft.rows(
         each.place.rank,
-        {
-            "kind": int(Kind.STEP), "step": steps.number,
-            "enter_ns": steps.start_ns, "exit_ns": steps.end_ns, "peer_or_root": 0,
-        },
+        kind=int(Kind.STEP), step=steps.number,
+        enter_ns=steps.start_ns, exit_ns=steps.end_ns, peer_or_root=0,
     )  # fmt: skip
     on_host = host_waits(each.file, each.calls)
     waits = unite(*map(np.concatenate, zip(on_host, on_device, strict=True)))
     phases = phases_of(each.file, each.steps, done, waits)
     if len(phases):
-        draft.rows(
-            each.place.rank, {"kind": int(Kind.PHASE), **{name: phases[name] for name in phases}}
-        )
+        draft.rows(each.place.rank, kind=int(Kind.PHASE), **phases)

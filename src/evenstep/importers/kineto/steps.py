@@ -193,8 +193,6 @@ def _forward(steps: Steps, table: Columns) -> Columns:
 
 def _table(op: Array, start: Array, end: Array, steps: Steps, inferred: bool = False) -> Columns:
     return Columns(
-        {
-            "op": op, "enter_ns": start, "exit_ns": end, "step": steps.at(start),
-            "flags": np.full(len(op), int(Flag.INFERRED) if inferred else 0),
-        }
+        op=op, enter_ns=start, exit_ns=end, step=steps.at(start),
+        flags=np.full(len(op), int(Flag.INFERRED) if inferred else 0),
     )  # fmt: skip

@@ -169,14 +169,12 @@ def _enter(draft: Draft, table: Columns) -> None:
         numbers[group] = draft.group(names[group], ranks.tolist())
     draft.calls(
         table["rank"],
-        {
-            "op": table.op, "group": numbers[table.group], "group_seq": table.group_seq,
-            "bytes_in": table.bytes, "enter_ns": enter, "exit_ns": end,
-            "flags": np.where(runs > ALONE, int(Flag.ASYNC), int(Flag.HOST_BLOCKED)),
-        },
+        op=table.op, group=numbers[table.group], group_seq=table.group_seq,
+        bytes_in=table.bytes, enter_ns=enter, exit_ns=end,
+        flags=np.where(runs > ALONE, int(Flag.ASYNC), int(Flag.HOST_BLOCKED)),
     )  # fmt: skip
-    waits = {"kind": int(Kind.PHASE), "op": int(Phase.SYNC), "enter_ns": enter[runs == AWAITED]}
-    draft.rows(table["rank"][runs == AWAITED], {**waits, "exit_ns": end[runs == AWAITED]})
+    waits = Columns(rank=table["rank"], enter_ns=enter, exit_ns=end).select(runs == AWAITED)
+    draft.rows(waits["rank"], kind=int(Kind.PHASE), op=int(Phase.SYNC), **waits)
 
 
 def _in_turn(table: Columns) -> bool:

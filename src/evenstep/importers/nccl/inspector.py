@@ -208,8 +208,8 @@ def _enter(draft: Draft, log: _Log) -> None:
             columns = {one: np.array(_column(log.series[place], one)) for one in _COLUMNS}
             for one in ("device_enter_ns", "device_exit_ns"):
                 columns[one] -= origin
-            more = {"group": group, "device": 0, "flags": int(Flag.EXIT_UPPER_BOUND)}
-            draft.calls(rank, columns | more)
+            flags = int(Flag.EXIT_UPPER_BOUND)
+            draft.calls(rank, group=group, device=0, flags=flags, **columns)
     draft.limits += _overall(log, draft, log.records - draft.length)
 
 

@@ -23,7 +23,7 @@ from evenstep.importers.draft import FIRST_NS, MOST_BYTES, Draft
 from evenstep.importers.file_ranks import absent, natural, ranks_by_paths
 from evenstep.importers.kineto.calls import CallArguments, GroupKey
 from evenstep.importers.kineto.device import device_calls
-from evenstep.importers.kineto.file import KinetoFile, RowKind
+from evenstep.importers.kineto.file import KinetoFile, RowKind, event_rows
 from evenstep.importers.kineto.grouping import group_calls
 from evenstep.importers.kineto.kineto import repeating, spoken
 from evenstep.importers.kineto.launches import UNLAUNCHED, unroll, with_launches
@@ -326,27 +326,19 @@ def file_of(export: Export, process: int, device: int) -> KinetoFile:
             mine = table.select((table.process == process) & (table.device == device))
             thread = np.zeros(len(mine), np.int64)
         else:
-            known = process >= 0 or row == RowKind.ANNOTATION
-            mine = table.select((table.thread >> 24) == process) if known else table
+            told = process >= 0 or row == RowKind.ANNOTATION
+            mine = table.select((table.thread >> 24) == process) if told else table
             tids, thread = np.unique(mine.thread, return_inverse=True)
             thread = thread + len(threads)
             threads += [(process, tid) for tid in tids.tolist()]
-        columns = {
-            "row": int(row), "start_ns": mine.start, "end_ns": mine.end, "thread": thread,
-            **{name: mine[name] for name in ("name", "correlation", "device", "stream")
-               if name in mine},
-        }  # fmt: skip
-        tables.append(Columns.filled({**_NONE, **columns}, _TYPES, len(mine)))
+        known = {"row": int(row), "start_ns": mine.start, "end_ns": mine.end, "thread": thread}
+        tables.append(event_rows(len(mine), **{**mine, **known}))
     rows = Columns.concatenate(tables)
     launching = rows.row == int(RowKind.LAUNCH)
     needed = np.isin(rows.correlation, rows.correlation[rows.row == int(RowKind.KERNEL)])
     needed |= np.isin(rows.correlation, rows.correlation[rows.row == int(RowKind.COPY)])
     rows = rows.select(~launching | needed)
     return KinetoFile(export.path, {}, rows, export.names, threads, [], 0, 0)
-
-
-_NONE = dict.fromkeys(("correlation", "external", "device", "stream", "args"), -1)
-_TYPES = dict.fromkeys(("row", "name", "start_ns", "end_ns", "thread", *_NONE), np.int64)
 
 
 # -- launches --------------------------------------------------------------------------------------

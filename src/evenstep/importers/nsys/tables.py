@@ -130,9 +130,14 @@ class _Reader:
 
     def export(self) -> Export:
         """Read all tables."""
+        kernels = self._kernels()
+        copied = [table for table in COPIES if self._has(table, "start", "end")]
+        copies = self._on_device(copied, "copies", "unnamed")
+        called = [RUNTIME] * self._has(RUNTIME, *_LAUNCHES.values())
+        launches = self._rows(called, _LAUNCHES, "calls of the runtime")
         return Export(
-            self.path, self._kernels(), self._copies(), self._launches(), self._ranges(),
-            self.names.listed, self.payloads, self._hostname(), self._began(), self.limits,
+            self.path, kernels, copies, launches, self._ranges(), self.names.listed,
+            self.payloads, self._hostname(), self._began(), self.limits,
         )  # fmt: skip
 
     def _has(self, table: str, *columns: str) -> bool:
@@ -180,14 +185,6 @@ class _Reader:
                 f"{self.path} holds no kernel; profile with nsys profile --trace=cuda,nvtx"
             )
         return found
-
-    def _copies(self) -> Columns:
-        there = [table for table in COPIES if self._has(table, "start", "end")]
-        return self._on_device(there, "copies", "unnamed")
-
-    def _launches(self) -> Columns:
-        there = [RUNTIME] * self._has(RUNTIME, *_LAUNCHES.values())
-        return self._rows(there, _LAUNCHES, "calls of the runtime")
 
     def _ranges(self) -> Columns:
         known = self._has(NVTX, *_NAMED.values())

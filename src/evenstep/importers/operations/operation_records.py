@@ -49,7 +49,7 @@ def trace_of(table: Columns, draft: Draft, meta: Mapping[str, Any]) -> Trace:
         closing, last = _closing(draft, ops)
         parts, waits = [*parts, closing], Columns.concatenate([waits, last])
     for part in (*parts, _waits(waits)):
-        draft.rows(part["rank"], part)
+        draft.rows(part["rank"], **part)
     run = {"run_id": str(meta.get("trial_name", "")), "source": "operation table"}
     world = meta.get("world_size")  # a table may have one of several ranks that share a model slice
     known = world if isinstance(world, int) and 0 < world <= MOST_RANKS else None

@@ -81,11 +81,9 @@ def _table(source: SourceFile, draft: Draft) -> Columns:
     optype = columns["optype"].astype(np.int64)
     return _complete(
         Columns(
-            {
-                **{name: columns[name].astype(np.int64) for name in WHOLE},
-                "optype": number[optype], "role": roles[optype], "start_s": columns["start_ts"],
-                "duration_s": columns["duration"],
-            }
+            **{name: columns[name].astype(np.int64) for name in WHOLE},
+            optype=number[optype], role=roles[optype], start_s=columns["start_ts"],
+            duration_s=columns["duration"],
         )
     )  # fmt: skip
 

@@ -261,11 +261,9 @@ def _waits(ops: Columns, compute: Array, flying: Array, free: Array) -> Columns:
     again = ~begins(at, ends)
     since[again] = np.maximum(since, np.append(0, done[:-1]))[again]
     return Columns(
-        {
-            "rank": ops["rank"][at], "step": ops.step[at], "enter_ns": since,
-            "exit_ns": np.maximum(done, since), "order": PLACES * at + np.where(ends, ENDED, WAITS),
-            "awaited": np.where(ops.role[awaited] == Role.LAYERNORM, -1, awaited),
-        }
+        rank=ops["rank"][at], step=ops.step[at], enter_ns=since,
+        exit_ns=np.maximum(done, since), order=PLACES * at + np.where(ends, ENDED, WAITS),
+        awaited=np.where(ops.role[awaited] == Role.LAYERNORM, -1, awaited),
     )  # fmt: skip
 
 

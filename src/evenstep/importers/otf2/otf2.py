@@ -85,14 +85,12 @@ def _enter(draft: Draft, archive: Archive, ranks: dict[int, int]) -> None:
     first = int(rows.enter.min())
     draft.calls(
         rank,
-        {
-            "op": ops, "group": np.array([groups[each] for each in rows.communicator.tolist()]),
-            "group_seq": positions_by_key(rank, *place),
-            "peer_or_root": peer, "payload": rows.tag,
-            "bytes_in": np.clip(rows.sent, 0, MOST_BYTES),
-            "bytes_out": np.clip(rows.received, 0, MOST_BYTES),
-            "enter_ns": FIRST_NS + ((rows.enter - first) * scale).astype(np.int64),
-            "exit_ns": FIRST_NS + ((rows.exit - first) * scale).astype(np.int64) + 1,
-            "flags": int(Flag.HOST_BLOCKED),
-        },
+        op=ops, group=np.array([groups[each] for each in rows.communicator.tolist()]),
+        group_seq=positions_by_key(rank, *place),
+        peer_or_root=peer, payload=rows.tag,
+        bytes_in=np.clip(rows.sent, 0, MOST_BYTES),
+        bytes_out=np.clip(rows.received, 0, MOST_BYTES),
+        enter_ns=FIRST_NS + ((rows.enter - first) * scale).astype(np.int64),
+        exit_ns=FIRST_NS + ((rows.exit - first) * scale).astype(np.int64) + 1,
+        flags=int(Flag.HOST_BLOCKED),
     )  # fmt: skip

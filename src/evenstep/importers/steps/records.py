@@ -195,10 +195,7 @@ def _enter(
     ranks = sorted(draft.ranks)
     at = np.searchsorted(numbers, whole.number)
     enter, leave = begin_ns[at], begin_ns[at] + length_ns[at]
-    draft.rows(
-        whole["rank"],
-        {"kind": int(Kind.STEP), "step": whole.number, "enter_ns": enter, "exit_ns": leave},
-    )
+    draft.rows(whole["rank"], kind=int(Kind.STEP), step=whole.number, enter_ns=enter, exit_ns=leave)
     _enter_parts(draft, table.select(table.phase != WHOLE), numbers, begin_ns)
     if len(ranks) < 2:
         return
@@ -206,12 +203,10 @@ def _enter(
     done = np.minimum(enter + np.rint(whole.seconds * 1e9).astype(np.int64), leave)
     draft.rows(
         whole["rank"][met],
-        {
-            "kind": int(Kind.COLLECTIVE), "op": int(Op.BARRIER),
-            "group": draft.group("world", ranks), "group_seq": at[met],
-            "step": whole.number[met], "enter_ns": done[met], "exit_ns": leave[met] + 1,
-            "flags": int(Flag.INFERRED | Flag.HOST_BLOCKED),
-        },
+        kind=int(Kind.COLLECTIVE), op=int(Op.BARRIER),
+        group=draft.group("world", ranks), group_seq=at[met],
+        step=whole.number[met], enter_ns=done[met], exit_ns=leave[met] + 1,
+        flags=int(Flag.INFERRED | Flag.HOST_BLOCKED),
     )  # fmt: skip
     draft.limits.append(SYNCHRONIZED)
 
@@ -227,8 +222,6 @@ def _enter_parts(draft: Draft, parts: Columns, numbers: Array, begin_ns: Array) 
     enter = begin_ns[np.searchsorted(numbers, parts.number)] + before
     draft.rows(
         parts["rank"],
-        {
-            "kind": int(Kind.PHASE), "op": parts.phase, "step": parts.number,
-            "enter_ns": enter, "exit_ns": enter + length, "group_seq": length,
-        },
+        kind=int(Kind.PHASE), op=parts.phase, step=parts.number,
+        enter_ns=enter, exit_ns=enter + length, group_seq=length,
     )  # fmt: skip

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 from evenstep.errors import TraceError
 from evenstep.importers.compression import Stream
-from evenstep.importers.protobuf import messages, parse
+from evenstep.importers.protobuf import Schema
 
 LONGEST_RECORD = 1 << 28  # bytes: images and graphs are in these files, too
 MOST_VALUES = 10_000_000
 _FRAME = struct.Struct("<QI")  # length of the record and its checksum; another one follows it
 _VERSION = b"brain.Event:"
+_EVENT = Schema(
+    "tensorboard",
+    {
+        "Event": "wall_time=1:double step=2:int64 summary=5:Summary",
+        "Summary": "value=1*Value",
+        "Value": "tag=1:string simple_value=2:float tensor=8:Tensor",
+        "Tensor": "float_val=5*float",
+    },
+)
 
 
 def recognises(head: bytes) -> bool:
@@ -29,10 +36,10 @@ def scalars(path: Path, limits: list[str]) -> dict[str, list[tuple[int, float, f
     A file that is still being written, or is cut short, is read as far as it is whole.
     """
     found: dict[str, list[tuple[int, float, float]]] = {}
-    kind, count = _event(), 0
+    count = 0
     try:
         for record in _records(path):
-            event = parse(kind, record, path)
+            event = _EVENT.parse(record, path)
             for value in event.summary.value:
                 number = value.simple_value or next(iter(value.tensor.float_val), 0.0)
                 found.setdefault(value.tag[:256], []).append(
@@ -46,20 +53,6 @@ def scalars(path: Path, limits: list[str]) -> dict[str, list[tuple[int, float, f
             raise
         limits.append(str(error))
     return found
-
-
-@cache
-def _event() -> Any:
-    """The class of an event: the used fields of tensorflow.Event."""
-    return messages(
-        "tensorboard",
-        {
-            "Event": "wall_time=1:double step=2:int64 summary=5:Summary",
-            "Summary": "value=1*Value",
-            "Value": "tag=1:string simple_value=2:float tensor=8:Tensor",
-            "Tensor": "float_val=5*float",
-        },
-    )["Event"]
 
 
 def _records(path: Path) -> Iterator[bytes]:

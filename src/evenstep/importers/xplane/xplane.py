@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from evenstep.importers.draft import FIRST_NS, LATEST_NS, MOST_BYTES, Draft
 from evenstep.importers.file_ranks import natural, ranks_by_paths
 from evenstep.importers.kineto.names import operation
 from evenstep.importers.merging import unite
-from evenstep.importers.protobuf import messages, parse
+from evenstep.importers.protobuf import Schema
 from evenstep.trace.columns import Array
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.repetition import infer_steps
@@ -116,30 +116,27 @@ FORMAT = TraceFormat(NAME, recognises, read)
 
 # -- one file --------------------------------------------------------------------------------------
 
-
-@cache
-def _space() -> Any:
-    return messages(
-        "xplane",
-        {
-            "XSpace": "planes=1*XPlane hostnames=4*string",
-            "XPlane": "name=2:string lines=3*XLine event_metadata=4*EventName "
-            "stat_metadata=5*StatName stats=6*XStat",
-            "EventName": "key=1:int64 value=2:EventMetadata",
-            "EventMetadata": "name=2:string display_name=4:string stats=5*XStat",
-            "StatName": "key=1:int64 value=2:StatMetadata",
-            "StatMetadata": "name=2:string",
-            "XLine": "name=2:string timestamp_ns=3:int64 events=4*XEvent",
-            "XEvent": "metadata_id=1:int64 offset_ps=2:int64 duration_ps=3:int64 stats=4*XStat",
-            "XStat": "metadata_id=1:int64 uint64_value=3:uint64 int64_value=4:int64 "
-            "str_value=5:string bytes_value=6:bytes ref_value=7:uint64",
-        },
-    )["XSpace"]
+_SPACE = Schema(
+    "xplane",
+    {
+        "XSpace": "planes=1*XPlane hostnames=4*string",
+        "XPlane": "name=2:string lines=3*XLine event_metadata=4*EventName "
+        "stat_metadata=5*StatName stats=6*XStat",
+        "EventName": "key=1:int64 value=2:EventMetadata",
+        "EventMetadata": "name=2:string display_name=4:string stats=5*XStat",
+        "StatName": "key=1:int64 value=2:StatMetadata",
+        "StatMetadata": "name=2:string",
+        "XLine": "name=2:string timestamp_ns=3:int64 events=4*XEvent",
+        "XEvent": "metadata_id=1:int64 offset_ps=2:int64 duration_ps=3:int64 stats=4*XStat",
+        "XStat": "metadata_id=1:int64 uint64_value=3:uint64 int64_value=4:int64 "
+        "str_value=5:string bytes_value=6:bytes ref_value=7:uint64",
+    },
+)
 
 
 def _profile(source: SourceFile, limits: list[str]) -> PlaneFile:
     path = source.path
-    space = parse(_space(), content(path, MOST_FILE_BYTES), path)
+    space = _SPACE.parse(content(path, MOST_FILE_BYTES), path)
     found = PlaneFile(path, next(iter(space.hostnames), ""))
     programs: dict[str, Instruction] = {}
     for plane in space.planes:
@@ -255,13 +252,11 @@ def _enter_calls(
     start, end = (np.array([row[4][at] for row in rows], np.int64) - shift for at in (0, 1))
     draft.calls(
         rank,
-        {
-            "op": op, "group": group, "group_seq": sequence, "peer_or_root": peer,
-            "bytes_in": np.array([row[4].what.bytes for row in rows]),
-            "step": profile.step_at(start + shift),
-            "dtype": np.array([int(row[4].what.dtype) for row in rows]),
-            "enter_ns": start, "exit_ns": np.maximum(end, start + 1), "device": 0, "flags": 0,
-        },
+        op=op, group=group, group_seq=sequence, peer_or_root=peer,
+        bytes_in=np.array([row[4].what.bytes for row in rows]),
+        step=profile.step_at(start + shift),
+        dtype=np.array([int(row[4].what.dtype) for row in rows]),
+        enter_ns=start, exit_ns=np.maximum(end, start + 1), device=0, flags=0,
     )  # fmt: skip
 
 
@@ -296,7 +291,7 @@ def _kept_step(profiles: Sequence[PlaneFile]) -> bool:
 def _enter_steps(draft: Draft, rank: int, each: PlaneFile, shift: int) -> None:
     number = np.array(sorted(each.steps), np.int64)
     start, end = np.array([each.steps[step] for step in number.tolist()], np.int64).T - shift
-    draft.rows(rank, {"kind": int(Kind.STEP), "step": number, "enter_ns": start, "exit_ns": end})
+    draft.rows(rank, kind=int(Kind.STEP), step=number, enter_ns=start, exit_ns=end)
 
 
 class Instruction(NamedTuple):
@@ -312,7 +307,7 @@ class Instruction(NamedTuple):
 
 def instructions(data: bytes, path: Path) -> dict[str, Instruction]:
     """The instructions of an HLO program, by name."""
-    module = parse(_program(), data, path).hlo_module
+    module = _PROGRAM.parse(data, path).hlo_module
     return {
         each.name: _instruction(each)
         for computation in module.computations
@@ -320,23 +315,21 @@ def instructions(data: bytes, path: Path) -> dict[str, Instruction]:
     }
 
 
-@cache
-def _program() -> Any:
-    return messages(
-        "xla",
-        {
-            "HloProto": "hlo_module=1:Module",
-            "Module": "computations=3*Computation",
-            "Computation": "instructions=2*Instruction",
-            "Instruction": "name=1:string opcode=2:string shape=3:Shape replica_groups=49*Group "
-            "source_target_pairs=52*Pair devices=87:Devices",
-            "Shape": "element_type=2:int32 dimensions=3*int64 tuple_shapes=4*Shape",
-            "Group": "replica_ids=1*int64",
-            "Pair": "source=1:int64 target=2:int64",
-            "Devices": "replica_groups=1*Group iota=2:Iota",
-            "Iota": "groups=1:int64 devices=2:int64 dims=3*int64 order=4*int32",
-        },
-    )["HloProto"]
+_PROGRAM = Schema(
+    "xla",
+    {
+        "HloProto": "hlo_module=1:Module",
+        "Module": "computations=3*Computation",
+        "Computation": "instructions=2*Instruction",
+        "Instruction": "name=1:string opcode=2:string shape=3:Shape replica_groups=49*Group "
+        "source_target_pairs=52*Pair devices=87:Devices",
+        "Shape": "element_type=2:int32 dimensions=3*int64 tuple_shapes=4*Shape",
+        "Group": "replica_ids=1*int64",
+        "Pair": "source=1:int64 target=2:int64",
+        "Devices": "replica_groups=1*Group iota=2:Iota",
+        "Iota": "groups=1:int64 devices=2:int64 dims=3*int64 order=4*int32",
+    },
+)
 
 
 def _instruction(said: Any) -> Instruction:
