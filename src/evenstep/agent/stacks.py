@@ -47,31 +47,35 @@ class ObservedRank(Protocol):
         """Stop observing after a failure of our own code."""
 
 
-class Hooks(Protocol):
-    """The hooks of a stack: installed, disarmed at once, removed."""
+class Hooks:
+    """The hooks of a stack: installed, disarmed at once, removed. As they are here: those of a
+    stack that computes on no device and paces nothing."""
 
     @property
     def on_device(self) -> bool:
         """Whether this rank computes on a device, found out without touching the device."""
+        return False
 
     @property
     def device_index(self) -> int | None:
         """The device this rank has selected; None on a CPU or before it selected one."""
+        return None
 
     def install(self) -> None:
         """Install all hooks. Raises where it cannot."""
 
     def disarm(self) -> None:
-        """Pass every call through from now on."""
+        """Pass every call through from now on; cheap, and safe on any thread."""
 
     def remove(self) -> None:
         """Restore everything that was replaced."""
 
-    def begins_step(self, step: int, *, spared: bool) -> int:
+    def begins_step(self, step: int, *, spared: bool) -> int:  # noqa: ARG002
         """A step begins, on the training thread; `spared`: not every collective is needed.
 
         Return the step that is the next to be told of, where nothing is requested by then.
         """
+        return sys.maxsize
 
     def poll(self) -> None:
         """On the background thread, about once a second."""
@@ -79,32 +83,16 @@ class Hooks(Protocol):
     def pause_by(self, gate: Callable[[], None] | None) -> None:
         """Call `gate` before each collective is issued from now on; it may sleep. None: nothing."""
 
-    def hold_device(self, delay_ns: int, seq: int) -> bool:
+    def hold_device(self, delay_ns: int, seq: int) -> bool:  # noqa: ARG002
         """Delay work queued on the device from now on; False where it cannot.
 
         The realised delay is written to record `seq` when the device has finished it.
         """
+        return False
 
     def describe(self) -> dict[str, Any]:
         """The mechanism of observation and its blind spots, for the trace."""
-
-
-class HostHooks:
-    """Hooks of a stack that computes on no device."""
-
-    on_device = False
-    device_index: int | None = None
-
-    def begins_step(self, step: int, *, spared: bool) -> int:  # noqa: ARG002 (of `Hooks`)
-        """Nothing to do as a step begins."""
-        return sys.maxsize
-
-    def poll(self) -> None:
-        """Nothing to do in the background."""
-
-    def hold_device(self, delay_ns: int, seq: int) -> bool:  # noqa: ARG002 (of `Hooks`)
-        """Never: there is no device to hold."""
-        return False
+        raise NotImplementedError
 
 
 class Stack(Protocol):

@@ -67,6 +67,13 @@ class Parser(argparse.ArgumentParser):
         """Add `--workers N`; `what` describes the default."""
         self.value("--workers", "N", whole(MOST_WORKERS), f"processes ({what})")
 
+    def engine(self) -> None:
+        """Add `--engine` and `--address`: where the work runs."""
+        what = "processes on this machine (default), or a Ray cluster"
+        self.choice("--engine", ("local", "ray"), what, "local")
+        where = "running Ray cluster (default: start a local one)"
+        self.value("--address", "HOST:PORT", str, where)
+
     def several(self, name: str, metavar: str, meaning: str, kind: Any = str) -> None:
         """Add an option that may be given several times."""
         self.value(name, metavar, kind, meaning, [], action="append")
@@ -132,15 +139,6 @@ def command(
 
 def new_parser(prog: str, description: str | None) -> Parser:
     return Parser(prog=prog, description=description, formatter_class=Help, allow_abbrev=False)
-
-
-def add_engine(parser: argparse.ArgumentParser, *, workers: str) -> None:
-    """Add `--engine`, `--address` and `--workers`: where the work runs."""
-    add = parser.add_argument
-    add("--engine", choices=("local", "ray"), default="local",
-        help="processes on this machine (default), or a Ray cluster")  # fmt: skip
-    add("--address", metavar="HOST:PORT", help="running Ray cluster (default: start a local one)")
-    add("--workers", metavar="N", type=whole(MOST_WORKERS), help=f"processes ({workers})")
 
 
 def engine_of(args: argparse.Namespace, *, workers: int | None = None) -> Engine:

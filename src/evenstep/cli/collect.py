@@ -89,10 +89,8 @@ def _collect_spools(
 def _spools(source: RunFolder) -> Iterator[tuple[tuple[int, str], list[CollectableSpool]]]:
     for attempt in source.attempts():
         nodes: dict[str, list[CollectableSpool]] = {}
-        for path in sorted(source.spool_path(attempt, 0).parent.glob("rank-*.spool")):
-            found = collectable(path)
-            if found is not None:
-                nodes.setdefault(found.node, []).append(found)
+        for found in filter(None, map(collectable, source.spools(attempt))):
+            nodes.setdefault(found.node, []).append(found)
         for node, spools in nodes.items():
             yield (attempt, node), spools
 

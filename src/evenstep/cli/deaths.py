@@ -137,8 +137,7 @@ class RankExits:
         """Add ranks that have started; return whether there were any."""
         found = False
         for attempt in self._folder.attempts():
-            folder = self._folder.spool_path(attempt, 0).parent
-            for path in set(folder.glob("rank-*.spool")) - self._seen:
+            for path in set(self._folder.spools(attempt)) - self._seen:
                 identity = header(path)
                 if not identity:
                     continue  # not written yet

@@ -135,8 +135,7 @@ def is_rank_zeros_node(folder: RunFolder, environ: Mapping[str, str]) -> bool:
         return False
     spools = [folder.spool_path(attempt, 0) for attempt in folder.attempts()]
     if str(config.load(environ=environ).part("record")) and not any(map(Path.exists, spools)):
-        found = (sorted(spool.parent.glob("rank-*.spool")) for spool in spools)
-        spools = [ranks[0] for ranks in found if ranks]
+        spools = [path for attempt in folder.attempts() for path in folder.spools(attempt)[:1]]
     return any(_written_here(path) for path in spools)
 
 
@@ -153,7 +152,7 @@ def _print_verdict(
     folder: RunFolder, environ: Mapping[str, str], code: int, *, verdict: bool, as_json: bool
 ) -> None:
     """Diagnose the run in a child process: it may need much memory, and may fail."""
-    if not any(folder.path.glob("attempt-*/rank-*.spool")):
+    if not any(map(folder.spools, folder.attempts())):
         say(f"{_why_nothing(folder, code)}; there is nothing to diagnose")
         return
     if not is_rank_zeros_node(folder, environ) or not (verdict or as_json):

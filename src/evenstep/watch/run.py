@@ -5,7 +5,6 @@ Only the latest attempt is followed; a new attempt replaces it as soon as one of
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -124,9 +123,8 @@ class LiveRun(FollowedRun):
         self.request = read_request(self.path)
 
     def _find_spools(self) -> None:
-        known = -1 if self.attempt is None else self.attempt
-        attempts = RunFolder(self.path).attempts()
-        attempts = [n for n in attempts if n <= known or any(self._folder(n).glob("rank-*.spool"))]
+        known, folder = -1 if self.attempt is None else self.attempt, RunFolder(self.path)
+        attempts = [n for n in folder.attempts() if n <= known or folder.spools(n)]
         self.attempts = len(attempts)
         if attempts and attempts[-1] != self.attempt:
             self.attempt = attempts[-1]
@@ -134,18 +132,11 @@ class LiveRun(FollowedRun):
         found = len(self._tails) + len(self._foreign)
         if self.attempt is None or (self._tails and found >= self.world > 0):
             return
-        try:
-            entries = list(os.scandir(self._folder(self.attempt)))
-        except OSError:  # removed, perhaps to be replaced by another run
+        for path in folder.spools(self.attempt):
+            if path.name not in self._foreign:
+                self._tails.setdefault(path.name, SpoolTail(path))
+        if not attempts:  # removed, perhaps to be replaced by another run
             self.attempt, self._tails, self._known = None, {}, {}
-            return
-        for entry in entries:
-            spool = entry.name.startswith("rank-") and entry.name.endswith(".spool")
-            if spool and entry.name not in self._foreign:
-                self._tails.setdefault(entry.name, SpoolTail(Path(entry.path)))
-
-    def _folder(self, attempt: int) -> Path:
-        return RunFolder(self.path).spool_path(attempt, 0).parent
 
     def _update_progress(self, one: _Followed, now: float, *, ask: bool) -> bool:
         """Update whether a rank is silent or gone, and its operation; whether its ring was read."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -226,14 +227,7 @@ def newest_number(number_at: Callable[[int], int], slots: int) -> int:
     first = number_at(0) if slots else 0
     if first == 0:
         return 0
-    low, high = 0, slots  # invariant: slot `low` belongs to the latest round, `high` does not
-    while high - low > 1:
-        middle = (low + high) // 2
-        if number_at(middle) == first + middle:
-            low = middle
-        else:
-            high = middle
-    return first + low
+    return first + bisect_left(range(1, slots), True, key=lambda at: number_at(at) != first + at)
 
 
 def _number(file: int, at: int) -> int:

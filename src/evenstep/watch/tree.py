@@ -181,5 +181,4 @@ def _knows_more_ranks(tree: TreeRun) -> bool:
     folder, attempt = RunFolder(tree.path), tree.attempt or 0
     if any(number > attempt for number in folder.attempts()):
         return False
-    spools = folder.spool_path(attempt, 0).parent.glob("rank-*.spool")
-    return len(tree.states) > MOST_SPOOLS or len(tree.states) > sum(1 for _ in spools)
+    return len(tree.states) > min(MOST_SPOOLS, len(folder.spools(attempt)))

@@ -106,14 +106,8 @@ def step_table(steps: Sequence[Array]) -> StepTable:
         return NO_STEPS
     rows = np.concatenate([_in_the_loop(each) for each in steps])
     step, time = rows["first_step"].astype(np.int64), rows["step_sum_ns"].astype(np.float64)
-    blocked = rows["phase_ns"][:, int(Phase.SYNC)].astype(np.float64) + rows["held_ns"]
-    begins, times = _by_step(step, time)
-    _, works = _by_step(step, time - blocked)
-    sizes = np.diff(np.append(begins, len(step)))
-    middle, other = begins + sizes // 2, begins + (sizes - 1) // 2
-    median_time, median_work = ((values[middle] + values[other]) / 2 for values in (times, works))
-    numbers, most = np.sort(step)[begins], works[begins + sizes - 1]
-    return StepTable(numbers, sizes, median_time, median_work, most)
+    work = time - (rows["phase_ns"][:, int(Phase.SYNC)].astype(np.float64) + rows["held_ns"])
+    return merge_steps([StepTable(step, np.ones(len(step), np.int64), time, work, work)])
 
 
 def merge_steps(tables: Sequence[StepTable]) -> StepTable:
@@ -122,20 +116,12 @@ def merge_steps(tables: Sequence[StepTable]) -> StepTable:
     if not tables:
         return NO_STEPS
     step, ranks, time, work, most = map(np.concatenate, zip(*tables, strict=True))
-    begins, _ = _by_step(step, time)
-    numbers = np.sort(step)[begins]
     order = np.argsort(step, kind="stable")
+    numbers, begins = np.unique(step[order], return_index=True)
     return StepTable(
         numbers, np.add.reduceat(ranks[order], begins), _weighted_median(step, time, ranks, begins),
         _weighted_median(step, work, ranks, begins), np.maximum.reduceat(most[order], begins),
     )  # fmt: skip
-
-
-def _by_step(step: Array, values: Array) -> tuple[Array, Array]:
-    """Sort values by step and value; return the first row of each step, and the values."""
-    order = np.lexsort((values, step))
-    begins = np.flatnonzero(np.append(True, np.diff(step[order]) != 0))
-    return begins, values[order]
 
 
 def _weighted_median(step: Array, values: Array, weights: Array, begins: Array) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from evenstep.cli.arguments import Parser, add_engine, address, command, price, severity, steps
+from evenstep.cli.arguments import Parser, address, command, price, severity, steps
 
 
 @command("diagnose TRACE…", "report slow ranks, causes and fixes")
@@ -41,7 +41,8 @@ def diagnose(parser: Parser) -> None:
     parser.value("--price-per-rank-hour", "MONEY", price, money)
     changes = "rank:3=median, op:all_reduce=floor, gc=off …; several are answered one by one"
     parser.several("--what-if", "SPEC", f"predict the gain of a change: {changes} and together")
-    add_engine(parser, workers="1; each diagnoses one trace at a time")
+    parser.engine()
+    parser.workers("1; each diagnoses one trace at a time")
 
 
 @command("explain [TOPIC] …", "explain a failure mode or a formula")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from evenstep import values
-from evenstep.cli.arguments import Parser, add_engine, argument, command, price, several, sizes
+from evenstep.cli.arguments import Parser, argument, command, price, several, sizes
 
 CONTROL = "strategy.kind=paced"
 AXES = ("ranks", "jitter", "oversubscription", "load")
@@ -48,7 +48,8 @@ def sweep(parser: Parser) -> None:
     parser.value("--out", "DIR", Path, "save results here, and resume from them")
     parser.files(html="also write the results as a page")
     parser.json("the summary")
-    add_engine(parser, workers="one for each core")
+    parser.engine()
+    parser.workers()
 
 
 @command("scaling SCENARIO", "find how far a job scales, and its limit")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from evenstep.agent.arming import arm, disarm
 from evenstep.agent.recording.entries import GroupState
-from evenstep.agent.stacks import Hooks, HostHooks, RankInWorld
+from evenstep.agent.stacks import Hooks, RankInWorld
 from evenstep.hooks.mpi.calls import nbytes
 from evenstep.hooks.tested import Tested
 from evenstep.hooks.wrapping import Wrapped, replace_attribute, undo
@@ -45,7 +45,7 @@ LIMIT = (
 )
 
 
-class JaxHooks(HostHooks):
+class JaxHooks(Hooks):
     """Hooks of compilation and host-level collectives."""
 
     def __init__(self, jax: Any, agent: ObservedRank) -> None:
@@ -65,20 +65,14 @@ class JaxHooks(HostHooks):
         self._undo.append(lambda: disarm(UTILITIES))
         self._agent.spool.add_fact("framework", LIMIT)
 
-    def pause_by(self, gate: Callable[[], None] | None) -> None:
-        """Ignored: host-level collectives are not paced."""
-
     def disarm(self) -> None:
-        """Record nothing from now on."""
         self.armed = False
 
     def remove(self) -> None:
-        """Restore everything that was replaced."""
         self.armed = False
         undo(self._undo)
 
     def describe(self) -> dict[str, Any]:
-        """The mechanism."""
         return {"mechanism": "jax.monitoring and multihost_utils"}
 
     # -- compilation -----------------------------------------------------------------------------

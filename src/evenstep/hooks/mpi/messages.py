@@ -61,12 +61,8 @@ class MpiMessages:
 
         return enter
 
-    def receiving(
-        self, original: Any, call: Message, blocking: Callable[[Any, Any], Callable[..., Any]],
-        enter: Any,
-    ) -> Callable[..., Any]:  # fmt: skip
-        """A blocking receive; one of any source or tag is given a status of ours to fill."""
-        method = blocking(original, enter)
+    def receiving(self, method: Callable[..., Any], call: Message) -> Callable[..., Any]:
+        """A blocking call; a receive of any source or tag is given a status of ours to fill."""
         if call.received is None:
             return method
         parameters, names = call.parameters, (*call.received[1:], "status")

@@ -11,64 +11,37 @@ import gc
 from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic_ns
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from evenstep.hooks.mpi.groups import MpiGroups
-from evenstep.hooks.mpi.requests import Requests, Ticket
+from evenstep.hooks.mpi.requests import Ticket
+from evenstep.trace.spool.layout import Flag
+
+if TYPE_CHECKING:
+    from evenstep.agent.stacks import ObservedRank
 
 #: Records a call: communicator, positional and keyword arguments -> its ticket.
 Enter = Callable[[Any, tuple[Any, ...], dict[str, Any]], Ticket | None]
 
 
-class Watch(Protocol):
-    """The hooks as replaced methods see them; they report every call while `armed`."""
+class Watch:
+    """Makes the replacements, which record every call while `armed`."""
 
-    armed: bool
-    gate: Callable[[], None] | None  # called before a collective is issued; it may sleep
-    groups: MpiGroups
-    requests: Requests
+    def __init__(self, mpi: Any, agent: ObservedRank) -> None:
+        self.armed = True
+        #: Called before a collective is issued; it may sleep.
+        self.gate: Callable[[], None] | None = agent.gate
+        self._mpi = mpi
+        self._agent = agent
+        self._recorder = agent.recorder
 
-    def safely(self, action: Callable[..., Any], *args: Any) -> Any:
-        """The result of our own code; None where it fails (see `missed`)."""
-
-    def missed(self, error: Exception) -> None:
-        """Our part of a call failed."""
-
-    def returned(self, ticket: Ticket, enter_ns: int) -> None:
-        """A blocking call that began at `enter_ns` has returned."""
-
-    def failed(self, ticket: Ticket | None) -> None:
-        """A call raised."""
-
-
-class Methods:
-    """Makes the replacements, which report to `watch`."""
-
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
-
-    def blocking(self, original: Any, enter: Enter) -> Callable[..., Any]:
-        """A call that returns when it has ended."""
-        watch = self._watch
-        return self._reported(
-            original, enter, lambda ticket, enter_ns, _: watch.returned(ticket, enter_ns)
-        )
-
-    def issuing(self, original: Any, enter: Enter) -> Callable[..., Any]:
-        """A call that returns a request."""
-        watch = self._watch
-        return self._reported(
-            original, enter, lambda ticket, _, request: watch.requests.opened(request, ticket)
-        )
-
-    def _reported(
+    def reported(
         self, original: Any, enter: Enter, done: Callable[[Ticket, int, Any], None]
     ) -> Callable[..., Any]:
-        """`done` gets the ticket, the time before the call, and the result."""
-        watch = self._watch
+        """A call that is recorded; `done` gets the ticket, the time before the call, and the
+        result."""
 
         def method(communicator: Any, *args: Any, **kwargs: Any) -> Any:
-            if not watch.armed:
+            if not self.armed:
                 return original(communicator, *args, **kwargs)
             enter_ns = monotonic_ns()
             ticket = failure = None
@@ -79,47 +52,55 @@ class Methods:
             try:
                 result = original(communicator, *args, **kwargs)
             except BaseException:
-                watch.safely(watch.failed, ticket)
+                self.safely(self.failed, ticket)
                 raise
             if ticket is not None:
-                watch.safely(done, ticket, enter_ns, result)
+                self.safely(done, ticket, enter_ns, result)
             elif failure is not None:
-                watch.missed(failure)
+                self.missed(failure)
             return result
 
         return method
 
-    def making(self, original: Any, name: str) -> Callable[..., Any]:
-        """A call that makes a communicator."""
-        made = self._watch.groups.made
-        return self._told(original, after=lambda parent, child: made(parent, name, child))
-
-    def ending(self, original: Any) -> Callable[..., Any]:
-        """A call that frees a communicator."""
-        ended = self._watch.groups.ended
-        return self._told(original, before=lambda communicator: ended(communicator.handle))
-
-    def freeing(self, original: Any) -> Callable[..., Any]:
-        """A call that frees a request."""
-        freed = self._watch.requests.freed
-        return self._told(original, before=lambda request: freed(request.handle))
-
-    def _told(
+    def noticed(
         self, original: Any, before: Callable[[Any], Any] | None = None,
         after: Callable[..., Any] | None = None,
     ) -> Callable[..., Any]:  # fmt: skip
-        """`before` gets the call's object; `after` also the result."""
-        watch = self._watch
+        """A call that is not recorded; `before` gets its object, `after` also the result."""
 
         def method(owner: Any, *args: Any, **kwargs: Any) -> Any:
-            if before is not None and watch.armed:
-                watch.safely(before, owner)
+            if before is not None and self.armed:
+                self.safely(before, owner)
             result = original(owner, *args, **kwargs)
-            if after is not None and watch.armed:
-                watch.safely(after, owner, result)
+            if after is not None and self.armed:
+                self.safely(after, owner, result)
             return result
 
         return method
+
+    def failed(self, ticket: Ticket | None) -> None:
+        """End a call that raised."""
+        if ticket is not None:
+            self._recorder.spool.add_flags(ticket.record, int(Flag.FAILED))
+            self._recorder.spool.close(ticket.record, monotonic_ns())
+
+    def safely(self, action: Callable[..., Any], *args: Any) -> Any:
+        """The result of our own code; None where it fails (see `missed`)."""
+        try:
+            return action(*args)
+        except Exception as error:
+            self.missed(error)
+            return None
+
+    def missed(self, error: Exception) -> None:
+        """Stop observing after a failure of our part of a call.
+
+        An error of MPI, such as of a communicator that was freed, only leaves this call unrecorded:
+        the program gets the same error by its own call.
+        """
+        if self.armed and not isinstance(error, self._mpi.Exception):
+            self._agent.give_up(error)
+            self.armed = False
 
 
 def assign(owner: type, name: str, method: Any) -> None:

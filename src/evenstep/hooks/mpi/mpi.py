@@ -12,20 +12,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
-from evenstep.agent.stacks import HostHooks
+from evenstep.agent.stacks import Hooks
 from evenstep.hooks.mpi import calls
 from evenstep.hooks.mpi.calls import Message
 from evenstep.hooks.mpi.collectives import MpiCollectives
 from evenstep.hooks.mpi.groups import ENDERS, MAKERS, MpiGroups
 from evenstep.hooks.mpi.messages import MpiMessages
-from evenstep.hooks.mpi.methods import Enter, Methods, assign
+from evenstep.hooks.mpi.methods import Enter, Watch, assign
 from evenstep.hooks.mpi.requests import Requests, Ticket, all_if, all_of, one_of, some_of
 from evenstep.hooks.repeating import MESSAGE, InferredSteps
 from evenstep.hooks.wrapping import replace_attribute, undo
-from evenstep.trace.spool.layout import Flag
 
 if TYPE_CHECKING:
     from evenstep.agent.stacks import ObservedRank
@@ -33,21 +33,16 @@ if TYPE_CHECKING:
 _get_ident = threading.get_ident
 
 
-class MpiHooks(HostHooks):
+class MpiHooks(Watch, Hooks):
     """Collectives, messages, requests and communicators of mpi4py."""
 
     def __init__(self, mpi: Any, agent: ObservedRank) -> None:
-        self.armed = True
-        self.gate: Callable[[], None] | None = agent.gate
-        self._mpi = mpi
-        self._agent = agent
-        self._recorder = agent.recorder
-        self.groups = MpiGroups(agent.spool, mpi)
+        super().__init__(mpi, agent)
+        self._groups = MpiGroups(agent.spool, mpi)
         self._steps = InferredSteps(agent, "MPI")
-        self._collectives = MpiCollectives(self, agent.recorder, self.groups, self._steps)
-        self._messages = MpiMessages(mpi, agent.recorder, self.groups)
-        self.requests = Requests(mpi, self._ended, self._waited, lambda: self.armed, self.missed)
-        self._methods = Methods(self)
+        self._collectives = MpiCollectives(self, agent.recorder, self._groups, self._steps)
+        self._messages = MpiMessages(mpi, agent.recorder, self._groups)
+        self._requests = Requests(mpi, self._ended, self._waited, lambda: self.armed, self.missed)
         self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
@@ -65,11 +60,9 @@ class MpiHooks(HostHooks):
             raise
 
     def pause_by(self, gate: Callable[[], None] | None) -> None:
-        """Call `gate` before each collective from now on."""
         self.gate = gate
 
     def disarm(self) -> None:
-        """Pass every call through from now on."""
         self.armed = False
 
     def remove(self) -> None:
@@ -78,7 +71,7 @@ class MpiHooks(HostHooks):
         undo(self._undo)
         if armed:
             self._steps.conclude()
-        self.groups.release()
+        self._groups.release()
 
     def describe(self) -> dict[str, Any]:
         """The mechanism, and the calls that are not recorded."""
@@ -87,27 +80,36 @@ class MpiHooks(HostHooks):
     # -- replaced methods ------------------------------------------------------------------------
 
     def _communicator(self, owner: type) -> None:
-        methods, messages = self._methods, self._messages
-        collected = self._collectives.issuing
+        collectives, messages, ended = self._collectives, self._messages, self._groups.ended
 
         def sent(call: Message, *, blocking: bool = False) -> Enter:
             return self._message(messages.entering(call, blocking=blocking))
 
+        def issuing(original: Any, enter: Enter) -> Callable[..., Any]:
+            """A call that returns a request."""
+            return self.reported(
+                original, enter, lambda ticket, _, request: self._requests.opened(request, ticket)
+            )
+
         makes: tuple[tuple[Mapping[str, Any], Callable[[Any, Any], Any]], ...] = (
-            (calls.BLOCKING, self._collectives.blocking),
-            (calls.NONBLOCKING, lambda own, call: methods.issuing(own, collected(call))),
+            (calls.BLOCKING, collectives.blocking),
+            (calls.NONBLOCKING, lambda own, call: issuing(own, collectives.issuing(call))),
             (calls.BLOCKING_MESSAGES, lambda own, call: messages.receiving(
-                own, call, methods.blocking, sent(call, blocking=True)
+                self.reported(own, sent(call, blocking=True), self._returned), call
             )),
-            (calls.NONBLOCKING_MESSAGES, lambda own, call: methods.issuing(own, sent(call))),
-            (dict.fromkeys(ENDERS), lambda own, _: methods.ending(own)),
+            (calls.NONBLOCKING_MESSAGES, lambda own, call: issuing(own, sent(call))),
+            (dict.fromkeys(ENDERS), lambda own, _: self.noticed(own, lambda it: ended(it.handle))),
         )  # fmt: skip
         for table, make in makes:
             self._each(owner, table, make)
         self._makers(owner)
 
     def _makers(self, owner: type) -> None:
-        self._each(owner, {name: name for name in MAKERS}, self._methods.making)
+        def making(original: Any, name: str) -> Callable[..., Any]:
+            made = self._groups.made
+            return self.noticed(original, after=lambda parent, child: made(parent, name, child))
+
+        self._each(owner, {name: name for name in MAKERS}, making)
 
     def _each(self, owner: type, table: Mapping[str, Any], make: Callable[[Any, Any], Any]) -> None:
         """Replace the methods of a table that `owner` has by what is made of them."""
@@ -116,7 +118,7 @@ class MpiHooks(HostHooks):
                 self._replace(owner, name, make(owner.__dict__[name], call))
 
     def _request(self, owner: type) -> None:
-        own, requests = owner.__dict__, self.requests
+        own, requests = owner.__dict__, self._requests
         for name in ("Wait", "wait", "Test", "test"):
             tests = name in ("Test", "test")
             self._replace(owner, name, requests.one(own[name], tests=tests))
@@ -125,8 +127,8 @@ class MpiHooks(HostHooks):
         for name, chosen in choosers.items():
             for spelling in (name, name.lower()):
                 self._place(owner, spelling, requests.several(own[spelling], chosen))
-        names = dict.fromkeys(("Free", "free"))
-        self._each(owner, names, lambda own, _: self._methods.freeing(own))
+        freeing = partial(self.noticed, before=lambda request: requests.freed(request.handle))
+        self._each(owner, dict.fromkeys(("Free", "free")), lambda own, _: freeing(own))
 
     def _replace(self, owner: type, name: str, method: Any) -> None:
         original = owner.__dict__[name]
@@ -156,7 +158,7 @@ class MpiHooks(HostHooks):
 
         return entering
 
-    def returned(self, ticket: Ticket, enter_ns: int) -> None:
+    def _returned(self, ticket: Ticket, enter_ns: int, _: Any) -> None:
         """End a blocking call, which was a wait."""
         now = monotonic_ns()
         self._waited(enter_ns, now, _get_ident())
@@ -173,30 +175,3 @@ class MpiHooks(HostHooks):
             self._recorder.spool.close(ticket.also, exit_ns)
         if _get_ident() == self._recorder.ident:
             self._steps.left(ticket.record, exit_ns)
-
-    def failed(self, ticket: Ticket | None) -> None:
-        """End a call that raised."""
-        if ticket is None:
-            return
-        self._recorder.spool.add_flags(ticket.record, int(Flag.FAILED))
-        self._recorder.spool.close(ticket.record, monotonic_ns())
-
-    # -- our own failures ------------------------------------------------------------------------
-
-    def safely(self, action: Callable[..., Any], *args: Any) -> Any:
-        """The result of our own code; None where it fails (see `missed`)."""
-        try:
-            return action(*args)
-        except Exception as error:
-            self.missed(error)
-            return None
-
-    def missed(self, error: Exception) -> None:
-        """Stop observing after a failure of our part of a call.
-
-        An error of MPI, such as of a communicator that was freed, only leaves this call unrecorded:
-        the program gets the same error by its own call.
-        """
-        if self.armed and not isinstance(error, self._mpi.Exception):
-            self._agent.give_up(error)
-            self.armed = False

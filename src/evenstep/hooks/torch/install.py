@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from evenstep.agent.arming import arm, disarm
 from evenstep.agent.recording.phases import Word
 from evenstep.agent.recording.recorder import Recorder
+from evenstep.agent.stacks import Hooks
 from evenstep.hooks.repeating import InferredSteps
 from evenstep.hooks.torch.call_sites import CallSites
 from evenstep.hooks.torch.groups import Groups, watch_groups
@@ -30,7 +31,7 @@ COMPILED = "compiled kernels"
 _DYNAMO_RULES = "torch._dynamo.trace_rules"
 
 
-class TorchHooks:
+class TorchHooks(Hooks):
     """Hooks of collectives, phases and device times of this process.
 
     With a `session` collectives are recorded by compiled kernels, and `groups` are a
@@ -80,13 +81,11 @@ class TorchHooks:
 
     @property
     def on_device(self) -> bool:
-        """Whether this rank computes on a CUDA device, found out without touching the device."""
         cuda = self._torch.cuda
         return bool(cuda.is_initialized() and cuda.is_available())
 
     @property
     def device_index(self) -> int | None:
-        """The device this rank has selected; None on a CPU or before it selected one."""
         return int(self._torch.cuda.current_device()) if self.on_device else None
 
     def install(self) -> None:
@@ -147,7 +146,6 @@ class TorchHooks:
             self._recorder.cost.mechanism(outside_share(self._torch, functions))
 
     def begins_step(self, step: int, *, spared: bool) -> int:
-        """A step begins, on the training thread; `spared`: not every collective is needed."""
         if not self._observer.armed:
             return step + 1
         due = self._sites.begins(step)
@@ -162,20 +160,17 @@ class TorchHooks:
         self._recorder.spool.add_fact("hooks", self.describe())
 
     def disarm(self) -> None:
-        """Pass every call through from now on; cheap, and safe on any thread."""
         self._observer.armed = False
         self._phases.armed = False
         if self._native is not None:
             self._native.disarm()
 
     def remove(self) -> None:
-        """Restore everything that was replaced."""
         self._undo.append(self._phases.remove)
         self._undo.append(self.disarm)
         undo(self._undo)
 
     def pause_by(self, gate: Callable[[], None] | None) -> None:
-        """Call `gate` before each collective is issued from now on; it may sleep. None: nothing."""
         self._observer.gate = gate
         if self._native is not None:
             self._native.session.gate_by(gate)

@@ -46,6 +46,10 @@ class RunFolder:
     def spool_path(self, attempt: int, rank: int) -> Path:
         return self.path / f"attempt-{attempt:03d}" / f"rank-{rank:05d}.spool"
 
+    def spools(self, attempt: int) -> list[Path]:
+        """The spools of an attempt that exist."""
+        return sorted(self.spool_path(attempt, 0).parent.glob("rank-*.spool"))
+
     def pack_path(self, attempt: int, node: str) -> Path:
         name = re.sub(r"[^A-Za-z0-9._-]", "_", node)
         return self.path / f"attempt-{attempt:03d}" / f"node-{name}.pack"
