@@ -11,7 +11,7 @@ from typing import Any
 
 from evenstep.doctor.check import TEXTS, Check, Severity, fine, or_ok, skip, wrong
 from evenstep.doctor.host import Host, kernel_log
-from evenstep.host.sources.nvml_library import Nvml, NvmlError
+from evenstep.host.sources.nvml_library import REASONS, Nvml, NvmlError
 
 _UNCORRECTED, _VOLATILE = 1, 0
 _POWER_SHARE = 0.97  # of the default limit
@@ -79,10 +79,7 @@ def _power(nvml: Nvml, named: Named) -> Iterator[Check]:
         if limit and default and limit < _POWER_SHARE * default:
             watts = {"limit_w": limit / 1000, "default_w": default / 1000}
             yield wrong("gpus.power.limited", name=name, index=index, **watts)
-        reasons = _ask(nvml, "nvmlDeviceGetCurrentClocksEventReasons", handle, wide=True)
-        if reasons is None:
-            function = "nvmlDeviceGetCurrentClocksThrottleReasons"
-            reasons = _ask(nvml, function, handle, wide=True)
+        reasons = _ask(nvml, REASONS, handle, wide=True)
         if words := [word for bit, word in _SLOWED.items() if (reasons or 0) & bit]:
             yield wrong("gpus.power.held_down", name=name, reasons=words, index=index)
 

@@ -39,23 +39,14 @@ def _check_shared_memory(host: Host) -> Check:
     return fine("limits.shared_memory", said)
 
 
-def limit(host: Host, name: str) -> tuple[int | None, int | None] | None:
-    """Return (soft, hard) of `/proc/self/limits`, each None if unlimited; None if unknown."""
-    text = host.text("proc/self/limits") or ""
-    match = re.search(rf"^{name}\s+(\w+)\s+(\w+)", text, re.MULTILINE)
-    if match is None:
-        return None
-    soft, hard = (int(word) if word.isdigit() else None for word in match.groups())
-    return soft, hard
-
-
 def _check_locked_memory(host: Host) -> Check:
-    found = limit(host, "Max locked memory")
-    if found is None:
+    text = host.text("proc/self/limits") or ""
+    soft = re.search(r"^Max locked memory\s+(\w+)", text, re.MULTILINE)
+    if soft is None:
         return skip("limits.locked_memory", "/proc/self/limits cannot be read")
-    if found[0] is None:
+    if not soft[1].isdigit():
         return fine("limits.locked_memory", "unlimited")
-    said = f"{found[0] / 1e6:.3g} MB"
+    said = f"{int(soft[1]) / 1e6:.3g} MB"
     if ports(str(host.root)):
         return wrong("limits.locked_memory.locked", said=said)
     return fine("limits.locked_memory", f"{said}; enough without RDMA")

@@ -9,10 +9,9 @@ from typing import NamedTuple
 from xml.etree import ElementTree as Xml
 
 from evenstep.doctor.check import Check, fine, or_ok, wrong
-from evenstep.doctor.pcie import GPU_CLASSES, NET_CLASSES
 from evenstep.doctor.topology import Topology
 from evenstep.errors import UsageError, refuse_as
-from evenstep.host.pci import PciPlace, distance
+from evenstep.host.pci import GPU_CLASSES, NET_CLASSES, PciPlace, distance
 
 MOST_BYTES = 64_000_000
 _DEPTH = 200  # most levels of a valid tree

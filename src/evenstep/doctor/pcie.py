@@ -9,12 +9,11 @@ from typing import NamedTuple
 
 from evenstep.doctor.check import Check, fine, or_ok, skip, wrong
 from evenstep.doctor.host import Host
-from evenstep.host.pci import PciPlace
+from evenstep.host.pci import GPU_CLASSES, NET_CLASSES, PciPlace
 from evenstep.host.sources.nic import ports
 from evenstep.host.sysfs import read_int, read_text
 
 _DEVICES = "sys/bus/pci/devices"
-GPU_CLASSES, NET_CLASSES = (0x0300, 0x0302, 0x0380, 0x1200), (0x0200, 0x0207)
 
 
 class LinkRate(NamedTuple):

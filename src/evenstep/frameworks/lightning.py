@@ -76,8 +76,4 @@ def _is_folder_set() -> bool:
         return True  # `attach` reports the error
 
 
-def __getattr__(name: str) -> Any:
-    """`EvenstepCallback` needs Lightning's class, so it is made when first asked for."""
-    if name != "EvenstepCallback":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return callback(LightningEvents, PACKAGES[_package()] + ".callbacks", "Callback")
+__getattr__ = callback(LightningEvents, lambda: PACKAGES[_package()] + ".callbacks", "Callback")

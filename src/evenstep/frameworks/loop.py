@@ -27,18 +27,26 @@ from evenstep.trace.spool.layout import Phase
 log = logging.getLogger("evenstep")
 
 
-def callback(events: type, module: str, base: str) -> type:
-    """Make `EvenstepCallback` of the framework's own base class, an attribute of the events' module
-    so that it can be pickled. Raises `ImportError` without the framework."""
-    try:
-        kind = getattr(importlib.import_module(module), base)
-    except ModuleNotFoundError as error:
-        package = module.partition(".")[0]
-        mend = f"install it with: pip install {package}"
-        raise ImportError(f"EvenstepCallback needs {package}; {mend}") from error
-    made = type("EvenstepCallback", (events, kind), {"__module__": events.__module__})
-    vars(sys.modules[events.__module__])["EvenstepCallback"] = made
-    return made
+def callback(events: type, module_of: Callable[[], str], base: str) -> Callable[[str], Any]:
+    """The `__getattr__` of the events' module: it makes `EvenstepCallback` of the framework's own
+    base class when that is first asked for, an attribute of the events' module so that it can be
+    pickled. Raises `ImportError` without the framework."""
+
+    def find(name: str) -> Any:
+        if name != "EvenstepCallback":
+            raise AttributeError(f"module {events.__module__!r} has no attribute {name!r}")
+        module = module_of()
+        try:
+            kind = getattr(importlib.import_module(module), base)
+        except ModuleNotFoundError as error:
+            package = module.partition(".")[0]
+            mend = f"install it with: pip install {package}"
+            raise ImportError(f"{name} needs {package}; {mend}") from error
+        made = type(name, (events, kind), {"__module__": events.__module__})
+        vars(sys.modules[events.__module__])[name] = made
+        return made
+
+    return find
 
 
 _ABSENT = object()

@@ -46,8 +46,4 @@ class TrainerEvents:
         self._loop.reclassify(Phase.CHECKPOINT, self._before)
 
 
-def __getattr__(name: str) -> Any:
-    """`EvenstepCallback` needs the Trainer's class, so it is made when first asked for."""
-    if name != "EvenstepCallback":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return callback(TrainerEvents, "transformers", "TrainerCallback")
+__getattr__ = callback(TrainerEvents, lambda: "transformers", "TrainerCallback")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.host.cgroup import CpuController
-from evenstep.host.pci import PciPlace, distance
+from evenstep.host.pci import GPU_CLASSES, PciPlace, distance
 from evenstep.host.sources.amdgpu import cards
 from evenstep.host.sources.nic import interfaces, ports
 from evenstep.host.sources.nvml import visible_handles
@@ -22,7 +22,6 @@ from evenstep.host.sysfs import children, read_head, read_int, read_text, target
 from evenstep.trace.ranks import format_ranks
 
 _VENDORS = {0x10DE: "nvidia", 0x1002: "amd", 0x8086: "intel"}
-_GPU_CLASSES = (0x0300, 0x0302, 0x0380, 0x1200)  # VGA, 3D, other display, accelerator
 _HEAD_LINES = 40  # /proc/cpuinfo names the model in its first block
 
 
@@ -147,7 +146,7 @@ def _gpus(root: Path, nvml: Nvml | None, unknown: dict[str, str]) -> Placed:
         vendor = read_int(f"{base}/{address}/vendor")
         kind = (read_int(f"{base}/{address}/class") or 0) >> 8
         place = PciPlace.of(f"{base}/{address}")
-        if vendor in _VENDORS and kind in _GPU_CLASSES and place:
+        if vendor in _VENDORS and kind in GPU_CLASSES and place:
             gpu = _gpu(base / address, _VENDORS[vendor], place, details.get(address))
             found.append((gpu, place))
     if nvml is None and any(one["vendor"] == "nvidia" for one, _ in found):

@@ -17,6 +17,8 @@ from pathlib import Path
 
 from evenstep.host.sysfs import read_int, target
 
+#: PCI classes of GPUs (VGA, 3D, other display, accelerator) and of network adapters.
+GPU_CLASSES, NET_CLASSES = (0x0300, 0x0302, 0x0380, 0x1200), (0x0200, 0x0207)
 _ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _ROOT = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
 

@@ -27,14 +27,6 @@ FEWEST_PASSES, MOST_PASSES = 2, 15
 Pair = tuple[int, int]  # the lower team first
 
 
-@dataclass(frozen=True, slots=True)
-class Sweep:
-    """Times of all-reduces over a group, by size."""
-
-    sizes: tuple[int, ...]  # bytes
-    times_ns: tuple[tuple[float, ...], ...]  # of one operation, for each batch
-
-
 @dataclass(slots=True)
 class PairTimes:
     """Times of messages between one rank and its partners: one way, for each pass."""
@@ -63,8 +55,9 @@ class Exchange:
 
     # -- all-reduces -------------------------------------------------------------------------------
 
-    def sweep(self, budget_ns: int, group: Any = None) -> Sweep:
-        """Time all-reduces of 8 bytes and up, by factors of 8, as far as the budget allows."""
+    def sweep(self, budget_ns: int, group: Any = None) -> dict[str, Any]:
+        """Time all-reduces of 8 bytes and up, by factors of 8, as far as the budget allows: their
+        `sizes` (bytes), and `times_ns` of one operation for each batch."""
         sizes, times = list[int](), list[tuple[float, ...]]()
         begun, size = time.perf_counter_ns(), _SMALLEST_BYTES
         while size <= _LARGEST_BYTES[self._device.kind]:
@@ -78,7 +71,7 @@ class Exchange:
             times.append(self._batches(tensor, once, left / 2, group))
             sizes.append(size)
             size *= _STEP
-        return Sweep(tuple(sizes), tuple(times))
+        return {"sizes": sizes, "times_ns": times}
 
     def _batches(self, tensor: Any, once: float, budget_ns: float, group: Any) -> tuple[float, ...]:
         """Time batches of one size within half of the remaining budget."""

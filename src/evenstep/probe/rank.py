@@ -103,7 +103,7 @@ class ProbeRank(threading.Thread):
         """Time all-reduces over all ranks, and over those of each node if there are several."""
         import torch.distributed as distributed
 
-        found = {"world": asdict(exchange.sweep(self._plan.budget_ns(SWEEP)))}
+        found = {"world": exchange.sweep(self._plan.budget_ns(SWEEP))}
         nodes = sorted(set(places))
         if 1 < len(nodes) <= MOST_GROUPS and len(places) > len(nodes):
             mine = None
@@ -111,7 +111,7 @@ class ProbeRank(threading.Thread):
                 members = [rank for rank, place in enumerate(places) if place == node]
                 group = distributed.new_group(members)
                 mine = group if places[self._identity.rank] == node else mine
-            found["node"] = asdict(exchange.sweep(self._plan.budget_ns(NODE_SWEEP), mine))
+            found["node"] = exchange.sweep(self._plan.budget_ns(NODE_SWEEP), mine)
         return found
 
 

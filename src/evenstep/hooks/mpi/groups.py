@@ -8,6 +8,7 @@ the start, or by a library) is numbered by its ranks alone.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from typing import Any
 
 from evenstep.agent.recording.entries import GroupState
@@ -33,7 +34,7 @@ class MpiGroups:
         self._world = mpi.COMM_WORLD.Get_group()
         self.known: dict[int, GroupState] = {}
         self._names: dict[int, str] = {}
-        self._made: dict[tuple[str, tuple[int, ...]], int] = {}
+        self._made: Counter[tuple[str, tuple[int, ...]]] = Counter()
 
     def state(self, communicator: Any) -> GroupState:
         """The state of a communicator, entered at its first use. Raises as `meet`."""
@@ -46,7 +47,7 @@ class MpiGroups:
         self.ended(child.handle)
         origin = self._names.get(parent.handle) or str(parent.Get_name()) or "communicator"
         name = shorten(f"{origin}.{method}")
-        self._names[child.handle] = self._numbered(name, self._ranks(child))
+        self._names[child.handle] = numbered(self._made, name, self._ranks(child))
 
     def ended(self, handle: int) -> None:
         """A communicator was freed."""
@@ -65,7 +66,7 @@ class MpiGroups:
         own = str(communicator.Get_name())
         name = self._names.get(handle)
         if name is None:
-            name = self._names[handle] = self._numbered(own or "communicator", ranks)
+            name = self._names[handle] = numbered(self._made, own or "communicator", ranks)
         state = GroupState.entered(self._spool, name, ranks, shown=own, backend="mpi")
         self.known[handle] = state
         return state
@@ -85,10 +86,12 @@ class MpiGroups:
             group.Free()
         return list(found)
 
-    def _numbered(self, name: str, ranks: tuple[int, ...]) -> str:
-        key = (name, tuple(sorted(ranks)))
-        number = self._made[key] = self._made.get(key, 0) + 1
-        return name if number == 1 else f"{name} ({number})"
+
+def numbered(made: Counter[tuple[str, tuple[int, ...]]], name: str, ranks: tuple[int, ...]) -> str:
+    """A name that no other communicator with the same ranks has; `made` counts those so far."""
+    key = name, tuple(sorted(ranks))
+    made[key] += 1
+    return name if made[key] == 1 else f"{name} ({made[key]})"
 
 
 def shorten(name: str) -> str:

@@ -220,6 +220,11 @@ class NativeKernels:
             (recorder.cost, Word.COST_NS, [0, 0]), (recorder.event_cost, Word.EVENT_NS, [0, 0]),
         ]  # fmt: skip
         session.give_up = give_up
+        functions, handle = session.functions, session.handle
+        self.capture = partial(functions.capture, handle)  # sets the number of graphs captured
+        self.begin_batch = partial(functions.batch, handle, True)  # these as in `BatchRecorder`
+        self.batch_reached = partial(functions.batch_reached, handle)
+        self.batch_ended = partial(functions.batch_ended, handle)
 
     def install(self) -> None:
         """Register the kernels, once for the process, and record."""
@@ -230,14 +235,6 @@ class NativeKernels:
         """Pass every call through from now on; also in a forked child, which has its own words."""
         self.session.words[_ARMED] = 0
 
-    def capture(self, captures: int) -> None:
-        """Set the number of CUDA graphs being captured: meanwhile no event is queried."""
-        self.session.functions.capture(self.session.handle, captures)
-
-    def begin_batch(self) -> None:
-        """The operations of this thread are launched together from now on."""
-        self.session.functions.batch(self.session.handle, True)
-
     def end_batch(self) -> int:
         """Number of the batch that is launched; 0 where it has no operation on a device."""
         batch = int(self.session.functions.batch(self.session.handle, False))
@@ -245,14 +242,6 @@ class NativeKernels:
             self.batched = True
             self.session.words[Word.WAITS] = 1
         return batch
-
-    def batch_reached(self, batch: int) -> None:
-        """The current stream is about to wait for a batch."""
-        self.session.functions.batch_reached(self.session.handle, batch)
-
-    def batch_ended(self, batch: int, waited: bool) -> None:
-        """The current stream waits for a batch; or nobody will."""
-        self.session.functions.batch_ended(self.session.handle, batch, waited)
 
     def remove(self) -> None:
         """Stop recording, and pass on the rest of our cost."""

@@ -7,13 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from evenstep.host.sources.nvml_library import (
-    FUNCTION_NOT_FOUND,
-    GPU_IS_LOST,
-    Handle,
-    Nvml,
-    NvmlError,
-)
+from evenstep.host.sources.nvml_library import GPU_IS_LOST, REASONS, Handle, Nvml, NvmlError
 from evenstep.host.sources.source import NVIDIA, Reading, Source, SourceUnavailable, pick, visible
 
 _SM, _MEMORY = 1, 2  # nvmlClockType_t
@@ -33,8 +27,6 @@ _READINGS = (  # metric, function, selectors, wide, factor to the unit in the na
     ("gpu.power_limit_watts", "nvmlDeviceGetEnforcedPowerLimit", (), False, 1e-3),
     ("gpu.energy_joules", "nvmlDeviceGetTotalEnergyConsumption", (), True, 1e-3),
 )
-_REASONS = "nvmlDeviceGetCurrentClocksEventReasons"
-_REASONS_BEFORE_535 = "nvmlDeviceGetCurrentClocksThrottleReasons"
 
 
 class NvmlSource(Source):
@@ -89,7 +81,7 @@ class NvmlSource(Source):
         found = [
             (metric, index, value * factor) for metric, factor, value in asked if value is not None
         ]
-        reasons = _ask(partial(_reasons, nvml, handle))
+        reasons = _ask(partial(nvml.number, REASONS, handle, wide=True))
         return found if reasons is None else found + throttling(index, reasons)
 
 
@@ -101,15 +93,6 @@ def _ask(call: Callable[[], int]) -> int | None:
         if error.code == GPU_IS_LOST:
             raise SourceUnavailable(str(error)) from error
         return None
-
-
-def _reasons(nvml: Nvml, handle: Handle) -> int:
-    try:
-        return nvml.number(_REASONS, handle, wide=True)
-    except NvmlError as error:
-        if error.code != FUNCTION_NOT_FOUND:
-            raise
-        return nvml.number(_REASONS_BEFORE_535, handle, wide=True)
 
 
 def throttling(index: int, reasons: int) -> list[Reading]:

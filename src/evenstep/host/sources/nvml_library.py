@@ -29,6 +29,8 @@ _MEANING = {
 
 _NAME_BYTES = 96  # NVML_DEVICE_NAME_V2_BUFFER_SIZE, also that of a UUID
 NVLINK_MAX_LINKS = 18
+REASONS = "nvmlDeviceGetCurrentClocksEventReasons"
+_BEFORE = {REASONS: "nvmlDeviceGetCurrentClocksThrottleReasons"}  # release 535
 _REMOTE_SWITCH = 2  # NVML_NVLINK_DEVICE_TYPE_SWITCH
 
 Handle = Any  # an opaque pointer
@@ -89,7 +91,9 @@ class Nvml:
         """Call by name. Raises `NvmlError` for any code but success."""
         entry = getattr(self._library, function, None)
         code = FUNCTION_NOT_FOUND if entry is None else int(entry(*arguments))
-        if code:
+        if code == FUNCTION_NOT_FOUND and function in _BEFORE:
+            self.call(_BEFORE[function], *arguments)
+        elif code:
             raise NvmlError(function, code)
 
     def number(self, function: str, handle: Handle, *selectors: int, wide: bool = False) -> int:

@@ -14,15 +14,18 @@ import shutil
 import struct
 import subprocess
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from evenstep.agent.recording.entries import GroupState
 from evenstep.compiled import LibrarySource, build
 from evenstep.errors import EvenstepError, UsageError
+from evenstep.hooks.mpi.groups import numbered
 from evenstep.hooks.repeating import MESSAGE, Cycle
-from evenstep.trace.ranks import format_ranks, group_uid
+from evenstep.trace.ranks import group_uid
 from evenstep.trace.spool.layout import NO_PEER, Flag, Kind, Op, Phase
 from evenstep.trace.spool.spool import Spool
 from evenstep.trace.spool.summary import COUNTERS, StepSummary, SummaryLog
@@ -179,7 +182,10 @@ def _write(
         path, identity, ring_bytes=112 * (2 * len(calls) + 64),
         summary_bytes=512 * (2 * len(ends) + 256),
     )  # fmt: skip
-    numbers = {number: spool.add_group(one.described()) for number, one in groups.items()}
+    numbers = {
+        number: GroupState.entered(spool, one.name, one.ranks, shown=one.shown, backend="mpi").index
+        for number, one in groups.items()
+    }
     spool.add_fact("hooks", {"mechanism": "the MPI shim", "unseen": []})
     for key, value in (("background", LIMIT), ("steps", how)):
         if value:
@@ -267,13 +273,6 @@ class Communicator(NamedTuple):
         """The identity all members agree on."""
         return group_uid(self.ranks, self.name)
 
-    def described(self) -> dict[str, Any]:
-        """The entry of a spool's table of groups."""
-        return {
-            "uid": self.uid, "name": self.shown, "ranks": format_ranks(self.ranks), "base": 0,
-            "backend": "mpi",
-        }  # fmt: skip
-
 
 def communicators(lines: list[dict[str, Any]]) -> dict[int, Communicator]:
     """The communicators of a description, by the rank's own number.
@@ -282,7 +281,7 @@ def communicators(lines: list[dict[str, Any]]) -> dict[int, Communicator]:
     members have made the same calls in the same order.
     """
     found: dict[int, Communicator] = {}
-    counts: dict[tuple[str, tuple[int, ...]], int] = {}
+    made: Counter[tuple[str, tuple[int, ...]]] = Counter()
     for line in lines:
         if "communicator" not in line:
             continue
@@ -291,9 +290,7 @@ def communicators(lines: list[dict[str, Any]]) -> dict[int, Communicator]:
         name = line["name"] or "communicator"
         if parent is not None:
             name = f"{parent.name}.{line['by']}"
-        key = (name, tuple(sorted(ranks)))
-        number = counts[key] = counts.get(key, 0) + 1
-        name = name if number == 1 else f"{name} ({number})"
+        name = numbered(made, name, ranks)
         found[line["communicator"]] = Communicator(name, line["name"] or name, ranks)
     return found
 
