@@ -13,6 +13,7 @@ from benchmarks.machine import load_average, machine
 from benchmarks.measure import Row
 from benchmarks.ranks import JobError
 from benchmarks.table import render, renew
+from evenstep.cli.arguments import Parser
 
 NAMES = (
     "import_cost",
@@ -94,7 +95,7 @@ def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 def _run(name: str, options: Sequence[str], *, write: bool, as_json: bool) -> bool:
     """Run one benchmark and show its rows; whether no bar was missed."""
     module = importlib.import_module(f"benchmarks.{name}")
-    parser = argparse.ArgumentParser(prog=f"python -m benchmarks {name}")
+    parser = Parser(prog=f"python -m benchmarks {name}")
     module.add_arguments(parser)
     args = parser.parse_args(options)
     print(f"{name}: load average {load_average():.2f} at the start", file=sys.stderr, flush=True)

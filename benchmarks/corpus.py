@@ -13,7 +13,7 @@ from typing import NamedTuple
 from benchmarks.labelled import faults, simulated, worlds
 from benchmarks.labelled.example import Judged, judged
 from benchmarks.measure import Row
-from evenstep.cli.arguments import add_engine, engine_of
+from evenstep.cli.arguments import Parser, engine_of
 from evenstep.workers.engines import Engine
 
 RIGHT_MODE, RIGHT_CULPRIT, SILENT = 0.95, 0.98, 0.98
@@ -23,7 +23,7 @@ COMMAND = "python -m benchmarks corpus"
 CORPORA = {"closed-form corpus": worlds, "simulated corpus": simulated}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Options of this benchmark."""
     parser.add_argument("--seeds", type=int, default=5, help="of every cause and severity")
     parser.add_argument("--first-seed", type=int, default=1000, help="below: used while tuning")
@@ -33,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ranks", type=int, nargs="+", default=[2, 4], help="sizes of the real jobs"
     )
     parser.add_argument("--wrong", action="store_true", help="list what was judged wrongly")
-    add_engine(parser, workers="one for each core; real jobs need the machine, so 1")
+    parser.engine()
+    parser.workers("one for each core; real jobs need the machine, so 1")
 
 
 class Batch(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -92,6 +92,13 @@ def is_off(text: str) -> bool:
     return _SWITCHES.get(text.strip().lower()) is False
 
 
+def nearest(name: str, known: Iterable[str], *, least: float = 0.6) -> str:
+    """The known name most like `name`, of at least the likeness `least`; else empty."""
+    from difflib import get_close_matches
+
+    return next(iter(get_close_matches(name, list(known), n=1, cutoff=least)), "")
+
+
 def choice(options: Sequence[str]) -> ValueKind:
     """One of several words, in any case."""
     expects = "one of " + ", ".join(options)
@@ -100,10 +107,8 @@ def choice(options: Sequence[str]) -> ValueKind:
         text = str(value).strip().lower()
         if text in options:
             return text
-        from difflib import get_close_matches
-
-        near = get_close_matches(text, options, n=1, cutoff=0.5)
-        raise BadValueError(f"{expects} (did you mean {near[0]!r}?)" if near else expects)
+        near = nearest(text, options, least=0.5)
+        raise BadValueError(f"{expects} (did you mean {near!r}?)" if near else expects)
 
     return ValueKind(expects, parse)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import textwrap
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from inspect import getdoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -39,8 +38,8 @@ class Parser(argparse.ArgumentParser):
         what = message.removeprefix("argument ")
         unknown = what.removeprefix("unrecognized arguments: ")
         if unknown != what:
-            near = get_close_matches(unknown.split()[0], self._option_string_actions, n=1)
-            what += f"; did you mean {near[0]}?" if near else ""
+            near = values.nearest(unknown.split()[0], self._option_string_actions)
+            what += f"; did you mean {near}?" if near else ""
         say(f"{what}; see `{self.prog} --help`", who=self.prog)
         raise SystemExit(USAGE)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from evenstep.cli.arguments import Parser
@@ -14,6 +13,7 @@ from evenstep.explain import shown, text
 from evenstep.explain.shown import BY_NAME, TOPICS
 from evenstep.explain.topic import SCHEMA, Topic
 from evenstep.reproduce.systems import CLAIMS, Claim
+from evenstep.values import nearest
 
 if TYPE_CHECKING:
     from evenstep.diagnose.modes.catalog import Mode
@@ -71,8 +71,8 @@ def _quantity(topic: Topic, options: Sequence[str]) -> dict[str, Any]:
 def _mode(name: str, options: Sequence[str]) -> dict[str, Any]:
     mode = _modes().get(name.replace("-", "_"))
     if mode is None:
-        near = get_close_matches(name.replace("-", "_"), [*_modes(), *BY_NAME, PUBLISHED], n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "`evenstep explain` lists all topics"
+        near = nearest(name.replace("-", "_"), (*_modes(), *BY_NAME, PUBLISHED))
+        hint = f"did you mean {near!r}?" if near else "`evenstep explain` lists all topics"
         raise UsageError(f"there is no topic {name!r}; {hint}")
     data: dict[str, Any] = {
         "schema": SCHEMA,

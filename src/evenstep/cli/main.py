@@ -18,6 +18,7 @@ from evenstep.cli.arguments import USAGE, Command
 from evenstep.cli.syntax import COMMANDS, GROUPS
 from evenstep.cli.terminal import drop_output, open_streams, say
 from evenstep.errors import EvenstepError, MissingExtra, UsageError
+from evenstep.values import nearest
 
 FINE, INTERNAL = 0, 3
 #: Options that list something instead of their command's work; they need no package.
@@ -114,10 +115,8 @@ def _dispatch(argv: list[str]) -> int:
         return FINE
     command = next((command for command in COMMANDS if command.name == first), None)
     if command is None:
-        from difflib import get_close_matches
-
-        near = get_close_matches(first, [command.name for command in COMMANDS], n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "`evenstep --help` lists them"
+        near = nearest(first, (command.name for command in COMMANDS))
+        hint = f"did you mean {near!r}?" if near else "`evenstep --help` lists them"
         raise UsageError(f"there is no command {first!r}; {hint}")
     try:
         return _run(command, argv[1:])

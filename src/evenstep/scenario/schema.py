@@ -13,7 +13,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import SequenceMatcher, get_close_matches
+from difflib import SequenceMatcher
 from typing import Any, NamedTuple, TypeVar
 
 from evenstep import values
@@ -291,5 +291,5 @@ class _Near(NamedTuple):
 
 def _nearest(name: str, known: Iterable[str], least: float) -> _Near:
     """The known name most like `name`, of at least the likeness `least`; else empty."""
-    near = get_close_matches(name, known, n=1, cutoff=least)
-    return _Near(near[0], SequenceMatcher(None, near[0], name).ratio()) if near else _Near("", 0.0)
+    near = values.nearest(name, known, least=least)
+    return _Near(near, SequenceMatcher(None, near, name).ratio() if near else 0.0)

@@ -258,10 +258,8 @@ def _setting_named(key: str, place: str) -> str:
         name = next((row.name for row in TABLE.values() if row.field == key), "")
     if name:
         return name
-    from difflib import get_close_matches
-
-    near = get_close_matches(key, [*TABLE, *ALIASES], n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else "`evenstep env --json` lists all"
+    near = values.nearest(key, (*TABLE, *ALIASES), least=0.5)
+    hint = f"did you mean {near!r}?" if near else "`evenstep env --json` lists all"
     raise ConfigError(f"there is no setting {key!r} (in {place}); {hint}")
 
 
@@ -277,11 +275,5 @@ def _unknown_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
     known = {row.variable for row in TABLE.values()} | OTHER_VARIABLES
     known |= {f"EVENSTEP_{alias.upper()}" for alias in ALIASES}
     unknown = sorted(name for name in environ if name.startswith("EVENSTEP_") and name not in known)
-    return tuple(_warning(name, known) for name in unknown)
-
-
-def _warning(name: str, known: set[str]) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, known, n=1, cutoff=0.7)
-    return f"{name} sets nothing" + (f"; did you mean {near[0]}?" if near else "")
+    pairs = ((name, values.nearest(name, known, least=0.7)) for name in unknown)
+    return tuple(f"{n} sets nothing" + f"; did you mean {near}?" * bool(near) for n, near in pairs)
