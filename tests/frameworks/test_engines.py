@@ -1,6 +1,5 @@
 """Work carried out by processes of this machine and by a Ray cluster: the same, whoever dies."""
 
-import argparse
 import json
 import os
 import signal
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import corpus
+from evenstep.cli.arguments import Parser
 from evenstep.cli.main import main
 from evenstep.errors import ConfigError, EvenstepError, MissingExtra, UsageError
 from evenstep.workers import ray_engine
@@ -186,7 +186,7 @@ def test_the_corpus_is_judged_the_same_by_more_workers(capsys):
     options = ["--seeds", "1", "--only", "heating", "--workers"]
     rows = []
     for workers in ("1", "2"):
-        parser = argparse.ArgumentParser()
+        parser = Parser()
         corpus.add_arguments(parser)
         rows.append(corpus.run(parser.parse_args([*options, workers])))
     assert rows[0] == rows[1]

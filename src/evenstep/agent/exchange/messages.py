@@ -200,11 +200,8 @@ class Orders(NamedTuple):
 
     def since(self, before: Orders) -> Orders:
         """These orders without those that are the same in `before`."""
-        return Orders(
-            None if self.plan == before.plan else self.plan,
-            None if self.slowest == before.slowest else self.slowest,
-            None if self.floor == before.floor else self.floor,
-        )
+        pairs = zip(self, before, strict=True)
+        return Orders._make(None if new == old else new for new, old in pairs)
 
 
 def slowest_of(reports: Sequence[WindowReport]) -> Slowest | None:

@@ -39,12 +39,10 @@ class SettingsChange(NamedTuple):
 
     def applied_to(self, settings: PacerSettings, *, chosen: bool = True) -> PacerSettings:
         """The settings after the change; only a chosen rank may be held."""
-        return replace(
-            settings,
-            mode=settings.mode if self.mode is None else allowed_mode(self.mode, chosen=chosen),
-            imbalance=settings.imbalance if self.threshold is None else self.threshold,
-            max_delay=settings.max_delay if self.max_delay is None else self.max_delay,
-        )
+        mode = self.mode and allowed_mode(self.mode, chosen=chosen)
+        asked = {"mode": mode, "imbalance": self.threshold, "max_delay": self.max_delay}
+        given: Any = {name: value for name, value in asked.items() if value is not None}
+        return replace(settings, **given)
 
     def part_of(self, before: Selection) -> Selection:
         """The part of the job that is paced from now on."""

@@ -57,13 +57,9 @@ class Selection(NamedTuple):
 
     def __str__(self) -> str:
         """The part in words; "" for the whole job."""
-        parts = [
-            "" if self.ranks is None else f"ranks {self.ranks}",
-            "" if self.nodes is None else f"nodes {self.nodes}",
-            "" if self.partitions is None else f"partitions {self.partitions}",
-            "" if self.first_nodes is None else f"the first {self.first_nodes} nodes",
-        ]
-        return " and ".join(part for part in parts if part)
+        forms = ("ranks {}", "nodes {}", "partitions {}", "the first {} nodes")
+        parts = zip(forms, self, strict=True)
+        return " and ".join(form.format(part) for form, part in parts if part is not None)
 
 
 def whereabouts(identity: Identity, environ: Mapping[str, str]) -> Whereabouts:

@@ -81,15 +81,10 @@ NONBLOCKING = {f"I{name.lower()}": call for name, call in _BUFFERED.items()}
 _SEND = Message(("buf", "dest", "tag"), sent=("buf", "dest", "tag"))
 _SEND_OBJECT = Message(("obj", "dest", "tag"), sent=("obj", "dest", "tag"))
 _RECEIVE = Message(("buf", "source", "tag", "status"), received=("buf", "source", "tag"))
-_EXCHANGE = Message(
-    ("sendbuf", "dest", "sendtag", "recvbuf", "source", "recvtag", "status"),
-    ("sendbuf", "dest", "sendtag"),
-    ("recvbuf", "source", "recvtag"),
-)
-_EXCHANGE_OBJECT = Message(
-    ("sendobj", "dest", "sendtag", "recvbuf", "source", "recvtag", "status"),
-    ("sendobj", "dest", "sendtag"),
-    ("recvbuf", "source", "recvtag"),
+_TAKEN = ("recvbuf", "source", "recvtag")
+_EXCHANGE, _EXCHANGE_OBJECT = (
+    Message((*sent, *_TAKEN, "status"), sent, _TAKEN)
+    for sent in (("sendbuf", "dest", "sendtag"), ("sendobj", "dest", "sendtag"))
 )
 _REPLACE = Message(
     ("buf", "dest", "sendtag", "source", "recvtag", "status"),
