@@ -8,7 +8,7 @@ import pytest
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.report.page import html, sheet
-from evenstep.report.page.fabric import LinkMap
+from evenstep.report.page.sheet import Chart
 from evenstep.scenario import scenario as scenarios
 from evenstep.simulate.result import Result
 from evenstep.simulate.simulation import simulate_trace
@@ -49,7 +49,7 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Open]:
     def open_(*sets: str) -> tuple[Opened, Result]:
         result, trace = simulate_trace(scenarios.parse({}, ("cluster.nodes=8", *JOB, *sets)))
         mapped, path = result.fabric_map(), tmp_path / "page.html"
-        links = LinkMap(mapped.facts(), mapped.bundles)
+        links = Chart({"links": mapped.bundles}, mapped.facts())
         told = result.to_json()["links"]
         sheet.write(path, html.render(diagnose(trace), trace, links=told, link_map=links))
         tabs.append(browser.new_page(color_scheme="light"))

@@ -176,8 +176,9 @@ class RankExits:
             ended["asked"] = self._asked
         if kills := _out_of_memory_kills() - self._kills:
             ended["out_of_memory_kills"] = kills
-        code = ended.get("exit_code")
-        wrong = "signal" in ended or (code is None and not _has_closed(rank.path)) or bool(code)
+        wrong = "signal" in ended or bool(ended.get("exit_code"))
+        if not wrong and "exit_code" not in ended:
+            wrong = not ((found := collectable(rank.path)) and found.closed)
         if wrong:
             xids = [line for line in _xid_lines() if line not in self._xids]
             told = {"xid": xids, "nccl_warnings": nccl_warnings(os.environ, rank.pid)}
@@ -252,11 +253,6 @@ def _xid_lines() -> list[str]:
     from evenstep.doctor.host import Host, kernel_log
 
     return [line.strip()[:LINE_LENGTH] for line in kernel_log(Host()) or [] if "NVRM: Xid" in line]
-
-
-def _has_closed(path: Path) -> bool:
-    """Whether a rank has closed its trace itself."""
-    return bool((found := collectable(path)) and found.closed)
 
 
 def _exit_status(pid: int, descriptor: int) -> dict[str, Any]:

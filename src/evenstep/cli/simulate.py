@@ -57,10 +57,9 @@ def _folder(args: argparse.Namespace) -> Iterator[Path | None]:
 def _draw(args: argparse.Namespace, result: Result, folder: Path) -> None:
     """Write the report page of the simulated trace, with the load of the simulated links."""
     from evenstep.report.page import html, sheet
-    from evenstep.report.page.fabric import LinkMap
 
     trace, mapped = traces.read(folder), result.fabric_map()
-    shown = LinkMap(mapped.facts(), mapped.bundles)
+    shown = sheet.Chart({"links": mapped.bundles}, mapped.facts())
     links = result.to_json()["links"]
     page = html.render(traces.judge(trace), trace, links=links, link_map=shown)
     sheet.write(args.html, page)

@@ -89,11 +89,6 @@ class Compiled(NamedTuple):
     rest: Rest | None  # without the interpreter's lock; None where Python writes the beats
 
 
-def unshared_words() -> memoryview:
-    """The words of a recorder without compiled kernels."""
-    return memoryview(bytearray(8 * WORDS)).cast("Q")
-
-
 PHASES = len(Phase)
 _PHASE_KIND = int(Kind.PHASE)
 _PARENT, _STEP = Word.PARENT, Word.STEP
@@ -120,7 +115,8 @@ class PhaseStack:
     """
 
     def __init__(self, spool: Spool, words: memoryview | None = None) -> None:
-        self.words = unshared_words() if words is None else words
+        unshared = memoryview(bytearray(8 * WORDS)).cast("Q")  # without compiled kernels
+        self.words = unshared if words is None else words
         self._spool = spool
         self._open: list[OpenPhase] = []
         self.step = 0

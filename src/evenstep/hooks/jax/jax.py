@@ -174,7 +174,6 @@ class JaxStack:
             self._wrapped.around(module, "initialize", after=ready)
 
     def disarm(self) -> None:
-        """Undo `arm`."""
         self._wrapped.restore()
 
     def place(self) -> RankInWorld | None:

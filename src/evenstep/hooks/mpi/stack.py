@@ -33,7 +33,6 @@ class MpiStack:
             self._wrapped.around(self._mpi, name, after=ready)
 
     def disarm(self) -> None:
-        """Undo `arm`."""
         self._wrapped.restore()
 
     def place(self) -> RankInWorld | None:

@@ -67,7 +67,10 @@ class TorchHooks(Hooks):
             from evenstep.hooks.torch.thrift import Thrift
 
             self._kernels = DispatcherHooks(torch, self._observer)
-            self._thrift = Thrift(self._kernels, recorder, groups, self._record_description)
+            self._thrift = Thrift(
+                self._kernels, recorder, groups,
+                lambda: recorder.spool.add_fact("hooks", self.describe()),
+            )  # fmt: skip
         self._batches = Batches(self._native or self._observer, self._observer.give_up)
         self._repeated = RepeatedSteps(steps, recorder, groups) if steps else None
         self._phases = PhaseHooks(
@@ -155,9 +158,6 @@ class TorchHooks(Hooks):
         spared = spared and not (self._repeated and self._repeated.known)
         self._thrift.begins(step, spared=spared)
         return step + 1
-
-    def _record_description(self) -> None:
-        self._recorder.spool.add_fact("hooks", self.describe())
 
     def disarm(self) -> None:
         self._observer.armed = False

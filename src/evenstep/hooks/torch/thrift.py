@@ -32,7 +32,7 @@ class Thrift:
         kernels: DispatcherHooks,
         recorder: Recorder,
         groups: Groups,
-        on_change: Callable[[], None],
+        on_change: Callable[[], object],
     ) -> None:
         self.every = self.most = 1
         self._kernels = kernels

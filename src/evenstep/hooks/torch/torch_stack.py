@@ -60,7 +60,6 @@ class TorchStack:
             self._wrapped.around(distributed_c10d, name, after=after, holders="torch.distributed")
 
     def disarm(self) -> None:
-        """Undo `arm`."""
         self._wrapped.restore()
 
     def place(self) -> RankInWorld | None:

@@ -33,13 +33,6 @@ LISTED = 64
 QUIET_GBPS = 1e-5  # GB/s: below this an adapter is idle
 
 
-class LinkMap(NamedTuple):
-    """A simulated fabric with the load of its links, from `simulate.job.fabric_map`."""
-
-    facts: Mapping[str, Any]
-    bundles: Columns
-
-
 class Load(NamedTuple):
     """The load of a link in one direction, in GB/s; None is unknown."""
 

@@ -26,7 +26,7 @@ from evenstep.report.page import fabric, sheet
 from evenstep.report.page.fabric import hosts, places
 from evenstep.report.page.overview import PHASES_IN_ORDER, curve, distributions, drawn_map, per_rank
 from evenstep.report.page.scaling import Drawing, scaling
-from evenstep.report.page.sheet import pack
+from evenstep.report.page.sheet import Chart, pack
 from evenstep.report.page.sizes import sizes
 from evenstep.report.page.timeline import Timeline, timeline
 from evenstep.report.page.waiting import host_waits, waiting
@@ -60,12 +60,13 @@ def render(
     answers: Sequence[WhatIfGain] = (),
     price_per_rank_hour: float | None = None,
     links: Sequence[Mapping[str, Any]] = (),
-    link_map: fabric.LinkMap | None = None,
+    link_map: Chart | None = None,
 ) -> str:
     """Render the page.
 
     `steps` (the table of `diagnose.measure.overview.step_table`) and `case` are made from the trace
-    if None; `links` are those in the JSON of a simulation, `link_map` their fabric. Raises
+    if None; `links` are those in the JSON of a simulation, `link_map` their fabric, from
+    `simulate.job.fabric_map`. Raises
     `MissingExtra` without jinja2.
     """
     template = sheet.template(
@@ -73,8 +74,7 @@ def render(
         sureness=sureness,
     )  # fmt: skip
     shown = contents(diagnosis, trace, case=case, steps=steps)
-    mapped = {"links": link_map.bundles} if link_map is not None else {}
-    packed = pack({**shown.tables, **mapped})
+    packed = pack({**shown.tables, **(link_map.tables if link_map is not None else {})})
     asked = {"what_if": [answer.to_json() for answer in answers]} if answers else {}
     drawn = scaling(diagnosis)
     measured = not links and len(trace.nodes) > 1
@@ -132,7 +132,7 @@ def _sections(
     drawn: Drawing | None,
     answers: Sequence[WhatIfGain],
     loads: Sequence[fabric.Load],
-    link_map: fabric.LinkMap | None,
+    link_map: Chart | None,
 ) -> list[tuple[str, str]]:
     waits, measured = shown.facts["waiting"] is not None, bool(shown.ranks)
     listed = (
