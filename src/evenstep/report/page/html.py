@@ -65,9 +65,8 @@ def render(
     """Render the page.
 
     `steps` (the table of `diagnose.measure.overview.step_table`) and `case` are made from the trace
-    if None; `links` are those in the JSON of a simulation, `link_map` their fabric, from
-    `simulate.job.fabric_map`. Raises
-    `MissingExtra` without jinja2.
+    if None; `links` are those in the JSON of a simulation, `link_map` their fabric (of
+    `simulate.job.fabric_map`). Raises `MissingExtra` without jinja2.
     """
     template = sheet.template(
         "page.html.j2", "the HTML report", SCRIPTS, where=terminal.where, effect=terminal.effect,
