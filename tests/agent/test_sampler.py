@@ -130,7 +130,7 @@ def test_costly_sources_are_read_less_often_and_leave_the_rest_its_rhythm(sample
     source = Costly()
     one = sampler(
         source,
-        tasks=[lambda: rounds.append(1)],
+        task=lambda: rounds.append(1),
         clock=lambda: float(len(rounds)),  # one second a round
         cpu_clock=lambda: spent_ns,
         budget=0.01,  # half for the sources: 20 ms of it last 4 s
@@ -142,7 +142,7 @@ def test_costly_sources_are_read_less_often_and_leave_the_rest_its_rhythm(sample
 
 def test_costly_other_work_stretches_the_rounds(sampler):
     cost = iter([0, 50_000_000, 50_000_000, 50_000_000, 50_000_000])
-    one = sampler(cpu_clock=lambda: next(cost), tasks=[lambda: None], budget=0.01)
+    one = sampler(cpu_clock=lambda: next(cost), task=lambda: None, budget=0.01)
     assert one.tick() == 10.0  # 50 ms at half of one percent
 
 
@@ -150,7 +150,7 @@ def test_other_work_that_fails_is_dropped_and_the_sources_go_on(sampler, emitted
     def flush():
         raise OSError("disk full")
 
-    one = sampler(Steady(), tasks=[flush])
+    one = sampler(Steady(), task=flush)
     turns(one, 2)
     assert "OSError: disk full" in one.absent.values()
     assert (len(caplog.records), len(emitted)) == (1, 1)
@@ -200,7 +200,7 @@ def test_nothing_is_emitted_after_stop_even_by_a_source_stuck_in_its_driver(emit
 
 def test_other_work_may_stop_the_sampler_itself():
     stopped = threading.Event()
-    one = Sampler([], lambda *sample: None, tasks=[lambda: (one.stop(), stopped.set())])
+    one = Sampler([], lambda *sample: None, task=lambda: (one.stop(), stopped.set()))
     one.start()
     assert stopped.wait(PATIENCE_S)
     assert one.stop(PATIENCE_S)
@@ -225,7 +225,7 @@ def test_signals_stay_with_the_threads_of_the_job():
         masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, []))
         done.set()
 
-    one = Sampler([], lambda *sample: None, tasks=[look])
+    one = Sampler([], lambda *sample: None, task=look)
     one.start()
     assert done.wait(PATIENCE_S)
     assert one.stop(PATIENCE_S)

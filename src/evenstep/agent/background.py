@@ -72,7 +72,7 @@ class Background:
         self.once: list[Callable[[], object]] = [self._record_locality, self._add_sources]
         self.sampler = Sampler(
             (), self._recorder.sample, period_s=config.sample_period_s,
-            tasks=[self._round], between=self._between_rounds,
+            task=self._round, between=self._between_rounds,
         )  # fmt: skip
         self._work.wake = self.sampler.wake
 

@@ -26,10 +26,10 @@ def pause_s(cost_ns: int, *, period_s: float, share: float) -> float:
 
 
 class Sampler:
-    """Reads `sources` and runs `tasks` about every `period_s` within `budget` of one core.
+    """Reads `sources` and runs `task` about every `period_s` within `budget` of one core.
 
     The budget is halved: one half for the sources, which are read less often when they cost more;
-    the other for the tasks. `between` runs between two rounds, for work that cannot wait so long
+    the other for the task. `between` runs between two rounds, for work that cannot wait so long
     and costs next to nothing; it returns in how many seconds to run again. A source that fails is
     dropped, logged once and listed in `absent`; a value that has not changed is emitted again only
     every `repeat_ticks`. No emission begins after `stop` has returned. Starts once.
@@ -42,7 +42,7 @@ class Sampler:
         *,
         period_s: float = 1.0,
         budget: float = 0.01,
-        tasks: Sequence[Callable[[], None]] = (),
+        task: Callable[[], None] | None = None,
         between: Callable[[], float] | None = None,
         repeat_ticks: int = 10,
         clock: Callable[[], float] = time.monotonic,
@@ -58,7 +58,7 @@ class Sampler:
         self._cpu_clock = cpu_clock
         self._waiting = list(sources)  # not opened yet, or not available yet
         self._open: list[Source] = []
-        self._tasks = list(tasks)
+        self._task = task
         self._between = between
         self._absent: dict[str, str] = {}
         self._sources_due_s = 0.0
@@ -147,22 +147,21 @@ class Sampler:
     def tick(self) -> float:
         """Run one round; return the seconds until the next is due."""
         began_ns = self._cpu_clock()
-        for task in tuple(self._tasks):
-            self._run_task(task)
-        tasks_ns = self._cpu_clock() - began_ns
+        self._run_task()
+        task_ns = self._cpu_clock() - began_ns
         if self._clock() >= self._sources_due_s:
             self._open_waiting()
             self._sample()
         self.cost_ns = self._cpu_clock()
-        return pause_s(tasks_ns, period_s=self._period_s, share=self._share)
+        return pause_s(task_ns, period_s=self._period_s, share=self._share)
 
-    def _run_task(self, task: Callable[[], None]) -> None:
-        if self._stopping.is_set():
+    def _run_task(self) -> None:
+        if (task := self._task) is None or self._stopping.is_set():
             return
         try:
             task()
         except Exception as error:
-            self._tasks.remove(task)
+            self._task = None
             name = getattr(task, "__qualname__", repr(task))
             self._drop(name, f"{type(error).__name__}: {error}")
 

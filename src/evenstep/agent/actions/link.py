@@ -16,7 +16,7 @@ from typing import Any
 from evenstep.agent.actions.board import LinkBoard, board_path
 from evenstep.agent.actions.served import ServedBoard
 from evenstep.agent.recording.recorder import Recorder
-from evenstep.agent.recording.steps import ClosedStep
+from evenstep.agent.recording.steps import ClosedStep, Turns
 from evenstep.pacing.account import TrialBudget
 from evenstep.pacing.token import TOKEN, Post, Token
 from evenstep.trace.spool.layout import Actuator, Flag, Kind, Phase
@@ -89,7 +89,7 @@ class Turn:
         return {"action": TOKEN, "of": self.topic, "word": word, "pairs": pairs, "gain": gain}
 
 
-class LinkToken:
+class LinkToken(Turns):
     """The turns of a job's exchanges, on the rank that asks. Raises `EvenstepError`, as `Turn`."""
 
     def __init__(
@@ -110,10 +110,6 @@ class LinkToken:
         if self.turn.asked_ns or self._left or _get_ident() != self._recorder.ident:
             return
         self.turn.ask(time.monotonic_ns())
-
-    def begins(self, phase: int, now_ns: int) -> int:  # noqa: ARG002 (of storage)
-        """No phase waits."""
-        return now_ns
 
     def ends(self, phase: int, now_ns: int) -> None:
         """The exchange ends with backward."""
@@ -144,7 +140,7 @@ class LinkToken:
         self.turn.board.close()
 
 
-class StorageTurns:
+class StorageTurns(Turns):
     """The turns of a rank on storage: reading input, by steps, and writing checkpoints.
 
     The step of the checkpoints' token lasts from the end of one to the end of the next. Raises

@@ -17,7 +17,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from evenstep.agent.recording.phases import PhaseStack
 from evenstep.host.resources import ResourceUse
@@ -73,11 +73,12 @@ class ClosedStep:
         self.counted: dict[str, int] = {}  # by the names of `summary.COUNTERS`
 
 
-class Turns(Protocol):
+class Turns:
     """Delays the beginning of some phases until it is this rank's turn."""
 
-    def begins(self, phase: int, now_ns: int) -> int:
+    def begins(self, phase: int, now_ns: int) -> int:  # noqa: ARG002
         """Called before a phase begins; returns the time at which it does."""
+        return now_ns
 
     def ends(self, phase: int, now_ns: int) -> None:
         """A phase has ended; a backward pass, where its collectives have ended with it."""
