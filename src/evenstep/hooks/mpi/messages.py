@@ -7,6 +7,8 @@ the status when the message has arrived.
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import get_ident
+from time import monotonic_ns
 from typing import Any
 
 from evenstep.agent.recording.entries import GroupState
@@ -14,7 +16,9 @@ from evenstep.agent.recording.recorder import Recorder
 from evenstep.hooks.mpi import calls
 from evenstep.hooks.mpi.calls import Message, argument
 from evenstep.hooks.mpi.groups import MpiGroups
+from evenstep.hooks.mpi.methods import Enter
 from evenstep.hooks.mpi.requests import Ticket
+from evenstep.hooks.repeating import MESSAGE, InferredSteps
 from evenstep.hooks.torch.message_orders import MessageOrders
 from evenstep.trace.spool.layout import NO_PEER, WORD_GROUP_SEQ, Flag, Op
 
@@ -30,21 +34,24 @@ Begun = tuple[Ticket, Any]
 class MpiMessages:
     """Records sends and receives, numbered among those of the same peer and tag."""
 
-    def __init__(self, mpi: Any, recorder: Recorder, groups: MpiGroups) -> None:
+    def __init__(
+        self, mpi: Any, recorder: Recorder, groups: MpiGroups, steps: InferredSteps
+    ) -> None:
         self._mpi = mpi
         self._recorder = recorder
         self._groups = groups
+        self._steps = steps
         self._nobody, self._anybody, self._any_tag = mpi.PROC_NULL, mpi.ANY_SOURCE, mpi.ANY_TAG
         self._orders = MessageOrders()
 
-    def entering(self, call: Message, *, blocking: bool) -> Callable[..., Begun | None]:
+    def entering(self, call: Message, *, blocking: bool = False) -> Enter:
         """How a call is recorded, an exchange by two records; None where there is no peer."""
         flags = _BLOCKED if blocking else _NOT_BLOCKING
 
         def enter(
-            enter_ns: int, communicator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-        ) -> Begun | None:
-            state = self._groups.state(communicator)
+            communicator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        ) -> Ticket | None:
+            enter_ns, state = monotonic_ns(), self._groups.state(communicator)
             given = [
                 self._record(enter_ns, state, op, flags, call, names, args, kwargs)
                 for op, names in ((_SEND, call.sent), (_RECV, call.received))
@@ -57,7 +64,9 @@ class MpiMessages:
             if len(begun) > 1:
                 ticket.also = begun[0][0].record
                 signature = (begun[0][1], signature)
-            return ticket, signature
+            if get_ident() == self._recorder.ident:
+                self._steps.entered(ticket.record, MESSAGE, signature, enter_ns)
+            return ticket
 
         return enter
 

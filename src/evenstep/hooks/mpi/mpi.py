@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from evenstep.agent.stacks import Hooks
 from evenstep.hooks.mpi import calls
-from evenstep.hooks.mpi.calls import Message
 from evenstep.hooks.mpi.collectives import MpiCollectives
 from evenstep.hooks.mpi.groups import ENDERS, MAKERS, MpiGroups
 from evenstep.hooks.mpi.messages import MpiMessages
 from evenstep.hooks.mpi.methods import Enter, Watch, assign
 from evenstep.hooks.mpi.requests import Requests, Ticket, all_if, all_of, one_of, some_of
-from evenstep.hooks.repeating import MESSAGE, InferredSteps
+from evenstep.hooks.repeating import InferredSteps
 from evenstep.hooks.wrapping import replace_attribute, undo
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ class MpiHooks(Watch, Hooks):
         self._groups = MpiGroups(agent.spool, mpi)
         self._steps = InferredSteps(agent, "MPI")
         self._collectives = MpiCollectives(self, agent.recorder, self._groups, self._steps)
-        self._messages = MpiMessages(mpi, agent.recorder, self._groups)
+        self._messages = MpiMessages(mpi, agent.recorder, self._groups, self._steps)
         self._requests = Requests(mpi, self._ended, self._waited, lambda: self.armed, self.missed)
         self._undo: list[Callable[[], None]] = []
 
@@ -82,9 +81,6 @@ class MpiHooks(Watch, Hooks):
     def _communicator(self, owner: type) -> None:
         collectives, messages, ended = self._collectives, self._messages, self._groups.ended
 
-        def sent(call: Message, *, blocking: bool = False) -> Enter:
-            return self._message(messages.entering(call, blocking=blocking))
-
         def issuing(original: Any, enter: Enter) -> Callable[..., Any]:
             """A call that returns a request."""
             return self.reported(
@@ -95,9 +91,9 @@ class MpiHooks(Watch, Hooks):
             (calls.BLOCKING, collectives.blocking),
             (calls.NONBLOCKING, lambda own, call: issuing(own, collectives.issuing(call))),
             (calls.BLOCKING_MESSAGES, lambda own, call: messages.receiving(
-                self.reported(own, sent(call, blocking=True), self._returned), call
+                self.reported(own, messages.entering(call, blocking=True), self._returned), call
             )),
-            (calls.NONBLOCKING_MESSAGES, lambda own, call: issuing(own, sent(call))),
+            (calls.NONBLOCKING_MESSAGES, lambda own, call: issuing(own, messages.entering(call))),
             (dict.fromkeys(ENDERS), lambda own, _: self.noticed(own, lambda it: ended(it.handle))),
         )  # fmt: skip
         for table, make in makes:
@@ -140,23 +136,6 @@ class MpiHooks(Watch, Hooks):
         self._undo.append(replace_attribute(owner, name, method, assign))
 
     # -- what is recorded ------------------------------------------------------------------------
-
-    def _message(self, enter: Callable[..., tuple[Ticket, Any] | None]) -> Enter:
-        """Enter a message by `MpiMessages`, and pass its signature to the inferred steps."""
-
-        def entering(
-            communicator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-        ) -> Ticket | None:
-            enter_ns = monotonic_ns()
-            begun = enter(enter_ns, communicator, args, kwargs)
-            if begun is None:
-                return None
-            ticket, signature = begun
-            if _get_ident() == self._recorder.ident:
-                self._steps.entered(ticket.record, MESSAGE, signature, enter_ns)
-            return ticket
-
-        return entering
 
     def _returned(self, ticket: Ticket, enter_ns: int, _: Any) -> None:
         """End a blocking call, which was a wait."""

@@ -32,7 +32,7 @@ from evenstep.report.page.timeline import Timeline, timeline
 from evenstep.report.page.waiting import host_waits, waiting
 from evenstep.report.terminal import terminal
 from evenstep.report.terminal.sentences import describe_actions, stragglers
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Columns, rows_by_key
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from evenstep.trace.trace import Trace
 from evenstep.words import is_known, some_ranks
@@ -283,11 +283,5 @@ def waiting_cost(diagnosis: Diagnosis, trace: Trace, price: float | None = None)
 def energy_joules(trace: Trace) -> float | None:
     """Return the energy between first and last reading of all ranks' counters; None without any."""
     found = metric_samples(trace, ENERGY)
-    ranks, place = np.unique(found.rank, return_inverse=True)
-    if not len(ranks):
-        return None
-    low, high = np.full(len(ranks), np.inf), np.full(len(ranks), -np.inf)
-    np.minimum.at(low, place, found.value)
-    np.maximum.at(high, place, found.value)
-    total = float((high - low).sum())
+    total = sum(float(np.ptp(found.value[rows])) for rows in rows_by_key(found.rank))
     return total if total > 0 else None

@@ -16,7 +16,7 @@ from math import isfinite
 import numpy as np
 
 from evenstep.report.page.sheet import Chart
-from evenstep.trace.columns import Array, Columns, means_of
+from evenstep.trace.columns import Array, Columns, means_of, rows_by_key
 from evenstep.trace.spool.layout import Phase
 
 CURVE_POINTS = 2000
@@ -193,15 +193,13 @@ def _column(phase: Phase) -> str:
 def _of_phase(steps: Columns, phase: Phase) -> Columns:
     ranks = np.unique(steps.rank)
     width = -(-len(ranks) // BOXES)
-    box = np.searchsorted(ranks, steps.rank) // width
-    order, count = np.argsort(box, kind="stable"), np.bincount(box)
-    time_us = np.asarray(steps[_column(phase)], float)[order] / 1e3
-    parts = np.split(time_us, np.cumsum(count)[:-1])
-    quantiles = np.array([np.quantile(part, list(QUANTILES.values())) for part in parts])
-    last = np.minimum(np.arange(1, len(count) + 1) * width, len(ranks)) - 1
+    boxes = rows_by_key(np.searchsorted(ranks, steps.rank) // width)
+    time_us = np.asarray(steps[_column(phase)], float) / 1e3
+    quantiles = np.array([np.quantile(time_us[box], list(QUANTILES.values())) for box in boxes])
+    last = np.minimum(np.arange(1, len(boxes) + 1) * width, len(ranks)) - 1
     return Columns(
         {
-            "phase": np.full(len(count), int(phase), np.uint8),
+            "phase": np.full(len(boxes), int(phase), np.uint8),
             "rank": ranks[::width].astype(np.int32),
             "last_rank": ranks[last].astype(np.int32),
             **dict(zip(QUANTILES, quantiles.T.astype(np.float32), strict=True)),
