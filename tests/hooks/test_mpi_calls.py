@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from evenstep.hooks.mpi.calls import argument, nbytes, size_and_type
-from evenstep.hooks.mpi.requests import Requests, Ticket
+from evenstep.hooks.mpi.methods import Ticket, Watch
+from evenstep.hooks.mpi.requests import Requests
 from evenstep.trace.spool.layout import DType
 
 
@@ -45,9 +46,14 @@ def test_an_argument_is_found_by_its_name_or_its_place():
     assert argument("tag", parameters, ("x", 2), {}) is None
 
 
+def watching(give_up):
+    agent = SimpleNamespace(gate=None, recorder=None, give_up=give_up)
+    return Watch(SimpleNamespace(Exception=OSError), agent)
+
+
 def test_what_another_thread_has_taken_is_no_failure():
     failures = []
-    requests = Requests(None, print, print, lambda: True, failures.append)
+    requests = Requests(watching(failures.append), print, print)
     requests.opened(SimpleNamespace(handle=1), Ticket(1))
     requests._open[1].clear()
     wait = requests.one(lambda request: True, tests=False)
@@ -56,7 +62,9 @@ def test_what_another_thread_has_taken_is_no_failure():
 
 
 def test_a_wait_that_nobody_observes_is_the_program_s_own():
-    requests = Requests(None, pytest.fail, pytest.fail, lambda: False, pytest.fail)
+    watch = watching(pytest.fail)
+    watch.armed = False
+    requests = Requests(watch, pytest.fail, pytest.fail)
     request = SimpleNamespace(handle=1)
     requests.opened(request, Ticket(1, wildcard=(None, None)))  # whose status would be asked for
     asked = requests.one(lambda request, status=None: (request, status), tests=False)

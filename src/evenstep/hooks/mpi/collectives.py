@@ -9,18 +9,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from time import monotonic_ns, thread_time_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from evenstep.agent.recording.phases import Word
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.hooks.mpi.calls import MpiCollective, bytes_in_and_out, size_and_type
 from evenstep.hooks.mpi.groups import MpiGroups
-from evenstep.hooks.mpi.requests import Ticket
+from evenstep.hooks.mpi.methods import Enter, Ticket, Watch
 from evenstep.hooks.repeating import InferredSteps
 from evenstep.trace.spool.layout import NO_PEER, Flag, Op, Phase
-
-if TYPE_CHECKING:
-    from evenstep.hooks.mpi.methods import Enter, Watch
 
 _NOT_BLOCKING = int(Flag.ASYNC | Flag.EXIT_UPPER_BOUND)
 _BLOCKED = int(Flag.HOST_BLOCKED)

@@ -16,8 +16,7 @@ from evenstep.agent.recording.recorder import Recorder
 from evenstep.hooks.mpi import calls
 from evenstep.hooks.mpi.calls import Message, argument
 from evenstep.hooks.mpi.groups import MpiGroups
-from evenstep.hooks.mpi.methods import Enter
-from evenstep.hooks.mpi.requests import Ticket
+from evenstep.hooks.mpi.methods import Enter, Ticket
 from evenstep.hooks.repeating import MESSAGE, InferredSteps
 from evenstep.hooks.torch.message_orders import MessageOrders
 from evenstep.trace.spool.layout import NO_PEER, WORD_GROUP_SEQ, Flag, Op

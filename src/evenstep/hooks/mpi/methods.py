@@ -13,11 +13,26 @@ from contextlib import suppress
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
-from evenstep.hooks.mpi.requests import Ticket
 from evenstep.trace.spool.layout import Flag
 
 if TYPE_CHECKING:
     from evenstep.agent.stacks import ObservedRank
+
+
+class Ticket:
+    """A call that was issued and has not ended.
+
+    `wildcard`: for a receive of any source or tag, the communicator's state, and the status if
+    there is one already. `also`: the record of the other half of an exchange, 0 for none.
+    """
+
+    __slots__ = ("also", "record", "wildcard")
+
+    def __init__(self, record: int, wildcard: Any = None) -> None:
+        self.record = record
+        self.wildcard = wildcard
+        self.also = 0
+
 
 #: Records a call: communicator, positional and keyword arguments -> its ticket.
 Enter = Callable[[Any, tuple[Any, ...], dict[str, Any]], Ticket | None]
@@ -30,7 +45,7 @@ class Watch:
         self.armed = True
         #: Called before a collective is issued; it may sleep.
         self.gate: Callable[[], None] | None = agent.gate
-        self._mpi = mpi
+        self.mpi = mpi
         self._agent = agent
         self._recorder = agent.recorder
 
@@ -98,7 +113,7 @@ class Watch:
         An error of MPI, such as of a communicator that was freed, only leaves this call unrecorded:
         the program gets the same error by its own call.
         """
-        if self.armed and not isinstance(error, self._mpi.Exception):
+        if self.armed and not isinstance(error, self.mpi.Exception):
             self._agent.give_up(error)
             self.armed = False
 

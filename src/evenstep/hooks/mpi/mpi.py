@@ -21,8 +21,8 @@ from evenstep.hooks.mpi import calls
 from evenstep.hooks.mpi.collectives import MpiCollectives
 from evenstep.hooks.mpi.groups import ENDERS, MAKERS, MpiGroups
 from evenstep.hooks.mpi.messages import MpiMessages
-from evenstep.hooks.mpi.methods import Enter, Watch, assign
-from evenstep.hooks.mpi.requests import Requests, Ticket, all_if, all_of, one_of, some_of
+from evenstep.hooks.mpi.methods import Enter, Ticket, Watch, assign
+from evenstep.hooks.mpi.requests import Requests, all_if, all_of, one_of, some_of
 from evenstep.hooks.repeating import InferredSteps
 from evenstep.hooks.wrapping import replace_attribute, undo
 
@@ -41,18 +41,18 @@ class MpiHooks(Watch, Hooks):
         self._steps = InferredSteps(agent, "MPI")
         self._collectives = MpiCollectives(self, agent.recorder, self._groups, self._steps)
         self._messages = MpiMessages(mpi, agent.recorder, self._groups, self._steps)
-        self._requests = Requests(mpi, self._ended, self._waited, lambda: self.armed, self.missed)
+        self._requests = Requests(self, self._ended, self._waited)
         self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
         """Replace the methods. Raises TypeError where this Python does not let it."""
         try:
-            for owner in (self._mpi.Comm, self._mpi.Intracomm, self._mpi.Topocomm):
+            for owner in (self.mpi.Comm, self.mpi.Intracomm, self.mpi.Topocomm):
                 self._communicator(owner)
-            for owner in (self._mpi.Intercomm, self._mpi.Cartcomm):
+            for owner in (self.mpi.Intercomm, self.mpi.Cartcomm):
                 self._makers(owner)
-            self._request(self._mpi.Request)
-            if self._mpi.Is_initialized() and self._mpi.COMM_WORLD.Get_size() > 1:
+            self._request(self.mpi.Request)
+            if self.mpi.Is_initialized() and self.mpi.COMM_WORLD.Get_size() > 1:
                 self._agent.spool.add_fact("framework", calls.LIMIT)
         except BaseException:
             undo(self._undo)
@@ -123,7 +123,7 @@ class MpiHooks(Watch, Hooks):
         for name, chosen in choosers.items():
             for spelling in (name, name.lower()):
                 self._place(owner, spelling, requests.several(own[spelling], chosen))
-        freeing = partial(self.noticed, before=lambda request: requests.freed(request.handle))
+        freeing = partial(self.noticed, before=lambda request: requests.taken(request.handle))
         self._each(owner, dict.fromkeys(("Free", "free")), lambda own, _: freeing(own))
 
     def _replace(self, owner: type, name: str, method: Any) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 from time import monotonic_ns
 from typing import Any
 
+from evenstep.hooks.mpi.methods import Ticket, Watch
+
 MOST_OPEN = 4096  # requests remembered; of more, the program has dropped the oldest
 
 _get_ident = threading.get_ident
@@ -20,37 +22,13 @@ _get_ident = threading.get_ident
 Ended = Callable[[Any, int, Any], None]
 
 
-class Ticket:
-    """A call that was issued and has not ended.
-
-    `wildcard`: for a receive of any source or tag, the communicator's state, and the status if
-    there is one already. `also`: the record of the other half of an exchange, 0 for none.
-    """
-
-    __slots__ = ("also", "record", "wildcard")
-
-    def __init__(self, record: int, wildcard: Any = None, also: int = 0) -> None:
-        self.record = record
-        self.wildcard = wildcard
-        self.also = also
-
-
 class Requests:
     """Open requests of this process, and the waits for them."""
 
-    def __init__(
-        self,
-        mpi: Any,
-        ended: Ended,
-        waited: Callable[[int, int, int], None],
-        armed: Callable[[], bool],
-        on_failure: Callable[[Exception], None],
-    ) -> None:
-        self._mpi = mpi
+    def __init__(self, watch: Watch, ended: Ended, waited: Callable[[int, int, int], None]) -> None:
+        self._watch = watch
         self._ended = ended
         self._waited = waited
-        self._armed = armed
-        self._on_failure = on_failure
         self._open: dict[int, deque[Ticket]] = {}
         self._count = 0
 
@@ -59,20 +37,14 @@ class Requests:
         self._open.setdefault(request.handle, deque()).append(ticket)
         self._count += 1
         if self._count > MOST_OPEN:
-            self._taken(next(iter(self._open)))
+            self.taken(next(iter(self._open)))
 
-    def freed(self, handle: int) -> None:
-        """A request was freed without a wait."""
-        self._taken(handle)
-
-    def _taken(self, handle: int) -> Ticket | None:
+    def taken(self, handle: int) -> Ticket | None:
         """Remove the oldest ticket of a handle, and return it."""
-        queue = self._open.get(handle)
+        queue = self._open.get(handle, deque())
         try:
-            ticket = queue.popleft() if queue else None
-        except IndexError:  # another thread has taken the last
-            return None
-        if ticket is None:
+            ticket = queue.popleft()
+        except IndexError:  # none of ours, or another thread has taken the last
             return None
         self._count -= 1
         if not queue:
@@ -85,16 +57,16 @@ class Requests:
         """`Wait`, `wait`, `Test`, `test` of a request."""
 
         def method(request: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._armed():
+            if not self._watch.armed:
                 return original(request, *args, **kwargs)
             handle, enter_ns = getattr(request, "handle", 0), monotonic_ns()
             status = args[0] if args else kwargs.get("status")
             if status is None and self._asks_status(handle):
-                status = self._mpi.Status()
+                status = self._watch.mpi.Status()
                 args, kwargs = (), {**kwargs, "status": status}
             result = original(request, *args, **kwargs)
             if not tests or (result if isinstance(result, bool) else result[0]):
-                self._over([handle], [status], enter_ns)
+                self._watch.safely(self._over, [handle], [status], enter_ns)
             return result
 
         return method
@@ -104,7 +76,7 @@ class Requests:
 
         def method(cls: type, requests: Any, *args: Any, **kwargs: Any) -> Any:
             bound = original.__get__(None, cls)
-            if not self._armed():
+            if not self._watch.armed:
                 return bound(requests, *args, **kwargs)
             requests = list(requests)
             handles = [getattr(request, "handle", 0) for request in requests]
@@ -114,7 +86,8 @@ class Requests:
             ended = list(chosen(result, len(handles)))
             if ended:
                 filled = [_status_at(statuses, place) for place in range(len(ended))]
-                self._over([handles[index] for index in ended], filled, enter_ns)
+                handles = [handles[index] for index in ended]
+                self._watch.safely(self._over, handles, filled, enter_ns)
             return result
 
         return classmethod(method)
@@ -131,25 +104,19 @@ class Requests:
         if given is not None or not any(self._asks_status(handle) for handle in handles):
             return given, args, kwargs
         if bound.__name__.lower().endswith("any"):
-            status = self._mpi.Status()
+            status = self._watch.mpi.Status()
             return status, (), {**kwargs, "status": status}
-        statuses = [self._mpi.Status() for _ in handles]
+        statuses = [self._watch.mpi.Status() for _ in handles]
         return statuses, (), {**kwargs, "statuses": statuses}
 
     def _over(self, handles: list[int], statuses: list[Any], enter_ns: int) -> None:
-        try:
-            now = monotonic_ns()
-            ended = []
-            for handle, status in zip(handles, statuses, strict=True):
-                ticket = self._taken(handle)
-                if ticket is not None:
-                    ended.append((ticket, status))
-            if ended:
-                self._waited(enter_ns, now, _get_ident())
-            for ticket, status in sorted(ended, key=lambda one: one[0].record):
-                self._ended(ticket, now, status)
-        except Exception as error:
-            self._on_failure(error)
+        now = monotonic_ns()
+        pairs = zip(map(self.taken, handles), statuses, strict=True)
+        ended = [(ticket, status) for ticket, status in pairs if ticket is not None]
+        if ended:
+            self._waited(enter_ns, now, _get_ident())
+        for ticket, status in sorted(ended, key=lambda one: one[0].record):
+            self._ended(ticket, now, status)
 
 
 def _status_at(statuses: Any, place: int) -> Any:
