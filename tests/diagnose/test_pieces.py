@@ -78,7 +78,9 @@ def test_a_value_of_sampled_steps_is_carried_to_the_nearest_others():
 
 def test_pieces_are_small_but_for_steps_of_very_many_records():
     def longest(steps, per_step):
-        trace = SimpleNamespace(events=range(steps * per_step), records_per_step=per_step)
+        trace = SimpleNamespace(
+            events=range(steps * per_step), table=SimpleNamespace(per_step=lambda: per_step)
+        )
         return max(last - first for first, last in grid._pieces(trace, steps))
 
     assert longest(960, 2500) == 80  # 200,000 records

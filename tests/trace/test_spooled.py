@@ -138,7 +138,7 @@ def test_records_whose_times_are_of_no_run_are_left_out_of_a_large_run_too(tmp_p
 
 def test_the_oldest_step_of_each_rank_is_known(both):
     large, small = both
-    assert large.oldest_steps() == small.oldest_steps()
+    assert large.table.oldest_steps() == small.table.oldest_steps()
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=30))
@@ -176,14 +176,14 @@ def test_rows_are_counted_from_either_end_and_a_column_may_be_put_beside_them(bo
 
 
 def test_a_flag_of_one_record_of_a_kind_is_a_flag_of_the_kind(both):
-    assert not any(trace.flagged(Kind.COLLECTIVE, Flag.FAILED) for trace in both)
+    assert not any(trace.table.flagged(Kind.COLLECTIVE, Flag.FAILED) for trace in both)
     _, small = both
     flags = small.events.flags.copy()
     flags[np.flatnonzero(small.events.kind == int(Kind.COLLECTIVE))[7]] |= int(Flag.FAILED)
     marked = replace(small, events=small.events.with_column("flags", flags))
-    assert marked.flagged(Kind.COLLECTIVE, Flag.FAILED)
-    assert not marked.flagged(Kind.STEP, Flag.FAILED)
-    assert not marked.flagged(Kind.COLLECTIVE, Flag.COALESCED)
+    assert marked.table.flagged(Kind.COLLECTIVE, Flag.FAILED)
+    assert not marked.table.flagged(Kind.STEP, Flag.FAILED)
+    assert not marked.table.flagged(Kind.COLLECTIVE, Flag.COALESCED)
 
 
 def test_a_record_of_no_group_and_no_name_is_of_none(both):

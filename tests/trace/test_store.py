@@ -95,8 +95,8 @@ def test_each_kind_reads_the_same(stored, trace, kind):
 def test_what_is_known_of_run_ranks_and_groups_comes_back(stored, trace):
     for name in ("run", "world", "attempt", "ranks", "groups", "names", "limits"):
         assert getattr(stored, name) == getattr(trace, name), name
-    assert stored.oldest_steps() == trace.oldest_steps()
-    assert stored.step_numbers().tolist() == trace.step_numbers().tolist()
+    assert stored.table.oldest_steps() == trace.table.oldest_steps()
+    assert stored.table.step_numbers().tolist() == trace.table.step_numbers().tolist()
 
 
 def test_summaries_come_back(tmp_path):

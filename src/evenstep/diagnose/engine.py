@@ -134,7 +134,7 @@ def _fabric(case: Case, numbers: dict[str, Any]) -> str:
 def _collectives_seen(trace: Trace) -> bool:
     """Whether any collective was recorded and not only inferred."""
     calls = trace.of_kind(Kind.COLLECTIVE)
-    if len(calls) and not trace.flagged(Kind.COLLECTIVE, Flag.INFERRED):
+    if len(calls) and not trace.table.flagged(Kind.COLLECTIVE, Flag.INFERRED):
         return True
     return bool(((calls.flags & int(Flag.INFERRED)) == 0).any())
 

@@ -42,14 +42,12 @@ class Scrubber:
     """Replaces private names (keys of `known`) by their stand-ins, longest first."""
 
     known: Mapping[str, str]
-    pattern: re.Pattern[str] | None
+    pattern: re.Pattern[str]
 
     def text(self, value: str) -> str:
         """Replace private names, paths and addresses in a text."""
         value = _PATH.sub("(path)", value)
         value = _ADDRESS.sub("(address)", value)
-        if self.pattern is None:
-            return value
         return self.pattern.sub(lambda match: self.known[match[0].lower()], value)
 
     def value(self, value: Any, *, without: Container[str] = ()) -> Any:
@@ -78,9 +76,8 @@ def scrubber(trace: Trace, paths: Iterable[str | PurePath] = ()) -> Scrubber:
         known.setdefault(name.lower(), "(user)")
     for name in sorted(_files(trace, paths), key=len, reverse=True):
         known.setdefault(name.lower(), "(path)")
-    if not known:
-        return Scrubber(known, None)
-    joined = "|".join(map(re.escape, sorted(known, key=lambda word: (-len(word), word))))
+    words = sorted(known, key=lambda word: (-len(word), word))
+    joined = "|".join(map(re.escape, words)) or "(?!)"  # which matches nothing
     return Scrubber(known, re.compile(rf"(?<![^\W_])(?:{joined})(?![^\W_])", re.IGNORECASE))
 
 

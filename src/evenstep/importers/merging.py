@@ -41,8 +41,6 @@ def unite(start: Array, end: Array) -> tuple[Array, Array]:
 def subtract(start: Array, end: Array, off_start: Array, off_end: Array) -> tuple[Array, Array]:
     """The union of the first intervals minus the second ones."""
     start, end = unite(start, end)
-    if not len(start):
-        return start, end
     off_start, off_end = unite(off_start, off_end)
     starts = np.unique(np.concatenate([start, off_end]))
     ends = np.unique(np.concatenate([end, off_start]))

@@ -185,21 +185,15 @@ def _attempts(paths: Sequence[Path]) -> list[Path]:
 
 
 def _inside(folder: Path) -> list[Path]:
-    """The files of a folder, or else those of the first level below that has any."""
+    """The visible files of a folder, or else those of the first level below that has any."""
     for depth in range(1, DEEPEST + 1):
-        files = sorted(
-            path for path in folder.glob("/".join("*" * depth)) if _is_visible_file(path, folder)
-        )
+        found = (path for path in folder.glob("/".join("*" * depth)) if path.is_file())
+        files = sorted(path for path in found if "/." not in f"/{path.relative_to(folder)}")
         if len(files) > MOST_FILES:
             raise TraceError(f"{folder} holds {len(files)} files; give the traces' own folder")
         if files:
             return files
     return []
-
-
-def _is_visible_file(path: Path, folder: Path) -> bool:
-    hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-    return path.is_file() and not hidden
 
 
 def _by_run(files: Sequence[Path]) -> list[list[Path]]:

@@ -19,7 +19,7 @@ def waited_at(trace: Trace, ranks: Collection[int]) -> str:
     if not trace.names:
         return ""
     if len(trace.events) > MOST_RECORDS:
-        numbers, enough = trace.step_numbers(), int(MOST_RECORDS / trace.records_per_step)
+        numbers, enough = trace.table.step_numbers(), int(MOST_RECORDS / trace.table.per_step())
         first = int(numbers[max(len(numbers) - enough, 0) // 2])
         trace = trace.window(first, first + max(enough, 1), _NEEDED)
     events = trace.of_kind(Kind.COLLECTIVE)

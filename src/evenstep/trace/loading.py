@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -49,7 +49,7 @@ def load(path: str | Path, *, attempt: int | None = None) -> Trace:
 def _assemble(spools: Spools) -> Trace:
     contents, surveys = spools.contents, spools.surveys
     groups, group_maps = _shared_groups(contents)
-    names, name_maps = _shared_names(contents)
+    names, name_maps = _numbered((item.names for item in contents), {"": 0}, none=0)
     ranks = {
         item.rank: RankInfo(item.rank, item.identity, item.facts, item.closed, item.dropped)
         for item in contents
@@ -72,7 +72,7 @@ def _assemble(spools: Spools) -> Trace:
         ranks=ranks,
         events=events,
         groups=groups,
-        names=names,
+        names=tuple(names),
         summaries=np.concatenate([_shift(item, shifts) for item in contents]),
         summary_rank=np.concatenate(
             [np.full(len(item.summaries), item.rank, np.int32) for item in contents]
@@ -150,34 +150,29 @@ def _missing(trace: Trace) -> list[str]:
     return [f"{word} {shown} of {trace.world} left no trace here: not attached, or on another node"]
 
 
-def _shared_groups(contents: Iterable[SpoolContents]) -> tuple[tuple[Group, ...], list[Array]]:
+def _shared_groups(contents: Sequence[SpoolContents]) -> tuple[tuple[Group, ...], list[Array]]:
     """One table of groups for all ranks, and each rank's map of its indices (0, none, to -1)."""
-    numbers: dict[str, int] = {}
-    groups: list[Group] = []
-    maps = []
+    uids = [{at: str(group["uid"]) for at, group in item.groups.items()} for item in contents]
+    numbers, maps = _numbered(uids, {}, none=-1)
+    groups: dict[str, Group] = {}
     for item in contents:
-        mapping = np.full(max(item.groups, default=0) + 1, -1, np.int32)
-        for index, described in item.groups.items():
-            uid = str(described["uid"])
-            if uid not in numbers:
-                numbers[uid] = len(groups)
-                keys = ("name", "ranks", "backend")
-                name, ranks, backend = (str(described.get(key, "")) for key in keys)
-                groups.append(Group(uid, name.removeprefix(MESH), parse_ranks(ranks), backend))
-            mapping[index] = numbers[uid]
-        maps.append(mapping)
-    return tuple(groups), maps
+        for described in item.groups.values():
+            name, ranks, backend = (str(described.get(k, "")) for k in ("name", "ranks", "backend"))
+            if (uid := str(described["uid"])) not in groups:
+                groups[uid] = Group(uid, name.removeprefix(MESH), parse_ranks(ranks), backend)
+    return tuple(groups[uid] for uid in numbers), maps
 
 
-def _shared_names(contents: Iterable[SpoolContents]) -> tuple[tuple[str, ...], list[Array]]:
-    numbers: dict[str, int] = {"": 0}
+def _numbered(
+    tables: Iterable[Mapping[int, str]], numbers: dict[str, int], *, none: int
+) -> tuple[dict[str, int], list[Array]]:
+    """Numbers of all texts in the ranks' tables, and each rank's map of its indices to them."""
     maps = []
-    for item in contents:
-        mapping = np.zeros(max(item.names, default=0) + 1, np.int32)
-        for index, name in item.names.items():
-            mapping[index] = numbers.setdefault(name, len(numbers))
-        maps.append(mapping)
-    return tuple(numbers), maps
+    for table in tables:
+        maps.append(np.full(max(table, default=0) + 1, none, np.int32))
+        for index, text in table.items():
+            maps[-1][index] = numbers.setdefault(text, len(numbers))
+    return numbers, maps
 
 
 # -- one numbering of the steps --------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from hashlib import blake2b
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 MOST_RANKS = 1 << 20  # a larger number is damage, not a cluster
 MOST_MEMBERS = 4 * MOST_RANKS  # of all groups: a few characters may name a million ranks
@@ -14,16 +14,9 @@ def format_ranks(ranks: Iterable[int]) -> str:
     """Write ranks in ascending order with runs joined: {0, 1, 2, 8} is "0-2,8"."""
     if isinstance(ranks, range) and ranks.step == 1 and len(ranks) > 1:
         return f"{ranks.start}-{ranks.stop - 1}"
-    parts: list[str] = []
-    first = last = None
-    for rank in [*sorted(set(ranks)), None]:
-        if last is not None and rank is not None and rank == last + 1:
-            last = rank
-            continue
-        if first is not None:
-            parts.append(str(first) if first == last else f"{first}-{last}")
-        first = last = rank
-    return ",".join(parts)
+    places = enumerate(sorted(set(ranks)))  # in a run, ranks and places grow alike
+    runs = ([rank for _, rank in run] for _, run in groupby(places, lambda at: at[1] - at[0]))
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
 def format_missing(ranks: Iterable[int], world: int) -> str:

@@ -244,12 +244,9 @@ def _table(
     for name in names:
         if name == "rank":
             found[name] = np.array([part.rank for part in parts], np.int32)[owner]
-        elif name == "group":
-            maps = [part.group_map for part in parts]
-            found[name] = _look_up(maps, owner, records[name][rows], -1)
-        elif name == "name":
-            maps = [part.name_map for part in parts]
-            found[name] = _look_up(maps, owner, records[name][rows], 0)
+        elif name in ("group", "name"):
+            maps = [part.group_map if name == "group" else part.name_map for part in parts]
+            found[name] = _look_up(maps, owner, records[name][rows], NONE_VALUES.get(name, 0))
         else:
             found[name] = np.ascontiguousarray(records[name][rows])
     shifts = np.array([part.shift for part in parts], np.uint32)

@@ -88,6 +88,7 @@ class EventTable(Columns):
         return len(self) / max(len(np.unique(self.step)), 1)
 
     def flagged(self, kind: Kind, flag: Flag) -> bool:
+        """Whether any record of a kind has a flag."""
         return bool(((self.of_kind(kind).flags & int(flag)) != 0).any())
 
 
@@ -131,17 +132,14 @@ class Trace:
     operations: Columns | None = None  # of an operation table: see `evenstep.trace.operations`
 
     def of_kind(self, *kinds: Kind) -> Columns:
-        return self._table.of_kind(*kinds)
-
-    def flagged(self, kind: Kind, flag: Flag) -> bool:
-        return self._table.flagged(kind, flag)
+        return self.table.of_kind(*kinds)
 
     def window(self, first: int, last: int, wanted: Mapping[Kind, Sequence[str]]) -> Trace:
         """The trace of steps [first, last), with the kinds in `wanted` and at least their columns.
 
         Other kinds of records are not available.
         """
-        return replace(self, events=self._table.window(first, last, wanted))
+        return replace(self, events=self.table.window(first, last, wanted))
 
     @property
     def elapsed_known(self) -> bool:
@@ -160,20 +158,7 @@ class Trace:
         return self.run.get("waits") != UNKNOWN
 
     @property
-    def records_per_step(self) -> float:
-        """Approximate number of records of a step, all ranks together."""
-        return self._table.per_step()
-
-    def oldest_steps(self) -> dict[int, int]:
-        """Step of each rank's oldest remaining record."""
-        return self._table.oldest_steps()
-
-    def step_numbers(self) -> Array:
-        """Every step with a record, ascending."""
-        return self._table.step_numbers()
-
-    @property
-    def _table(self) -> EventTable:
+    def table(self) -> EventTable:
         """The events, wherever they are, with what a trace asks of them."""
         return self.events if isinstance(self.events, EventTable) else EventTable.of(self.events)
 

@@ -149,7 +149,7 @@ class Case:
         steps = self.grid.steps
         if not len(steps):
             return np.zeros(0)
-        inferred, calls = self.trace.flagged(Kind.STEP, Flag.INFERRED), Kind.COLLECTIVE
+        inferred, calls = self.trace.table.flagged(Kind.STEP, Flag.INFERRED), Kind.COLLECTIVE
         if inferred and (self.trace.of_kind(calls).step < steps[0]).any():
             return np.zeros(0)
         start = self.grid.graph.starts_ns[0][: len(self.grid.ranks)]
@@ -341,7 +341,7 @@ class Case:
         known = self.grid.phase_ns[Phase.FORWARD].any() and not self.grid.issuing.any()
         if phase is Phase.OTHER and not known:
             return words.SOMEWHERE
-        inferred = self.trace.flagged(Kind.PHASE, Flag.INFERRED)
+        inferred = self.trace.table.flagged(Kind.PHASE, Flag.INFERRED)
         if inferred and phase in (Phase.FORWARD, Phase.OTHER):
             before = phase is Phase.FORWARD
             return words.BEFORE_BACKWARD if before else words.BESIDE_BACKWARD

@@ -256,7 +256,7 @@ def _common_steps(trace: Trace) -> tuple[Array, Array]:
     if len(numbers) >= FEWEST_STEPS + WARM_UP_STEPS and numbers[0] < WARM_UP_STEPS:
         numbers = numbers[numbers >= WARM_UP_STEPS]
     if any(trace.ranks[int(rank)].dropped for rank in present):
-        oldest = trace.oldest_steps()
+        oldest = trace.table.oldest_steps()
         cut = [oldest[int(rank)] for rank in present if trace.ranks[int(rank)].dropped]
         numbers = numbers[numbers > max(cut)]
     return numbers, present
@@ -373,7 +373,7 @@ def _pieces(trace: Trace, steps: int) -> list[tuple[int, int]]:
     of `WINDOW_RECORDS`, or up to a third where that is few steps: one beside it is read, too."""
     if len(trace.events) <= WINDOW_RECORDS or not steps:
         return [(0, steps)]
-    held = WINDOW_RECORDS / trace.records_per_step
+    held = WINDOW_RECORDS / trace.table.per_step()
     most = max(int(held / 10), min(2 * BLOCK_STEPS, int(held / 3)), 1)
     edges = np.linspace(0, steps, -(-steps // most) + 1).astype(int)
     return [(int(first), int(last)) for first, last in pairwise(edges)]
@@ -397,7 +397,7 @@ def _recorded_columns(trace: Trace) -> dict[Kind, tuple[str, ...]]:
 def _sample(trace: Trace, numbers: Array) -> tuple[Trace, Array]:
     """The records of stretches of steps all over the run, in order of rank, and a mask of these
     steps."""
-    most = max(int(_SAMPLE_RECORDS / trace.records_per_step), 1)
+    most = max(int(_SAMPLE_RECORDS / trace.table.per_step()), 1)
     each_of = max(2, min(BLOCK_STEPS, most // 16))
     starts = np.unique(np.linspace(0, len(numbers) - each_of, max(most // each_of, 2)).astype(int))
     sampled = np.zeros(len(numbers), bool)

@@ -29,7 +29,7 @@ _COMPUTE = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 def summary(trace: Trace, grid: StepGrid) -> dict[str, Any]:
     """The `summary` of a diagnosis but for its verdict. Unknown is None."""
     steps, ranks = grid.shape
-    recorded = len(trace.oldest_steps())  # a file that was cut may have no records
+    recorded = len(trace.table.oldest_steps())  # a file that was cut may have no records
     found: dict[str, Any] = {"steps": steps, "ranks": recorded, "world": trace.world}
     if not steps:
         return found | dict.fromkeys(_MEASURED) | {"agent": agent_cost(trace, None)}

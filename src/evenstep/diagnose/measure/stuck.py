@@ -165,7 +165,7 @@ def unfinished_operations(trace: Trace, kind: Kind = Kind.COLLECTIVE) -> Columns
     events = trace.of_kind(kind)
     still = [r for r, info in trace.ranks.items() if not info.closed or "raised" in info.facts]
     # columns of a large run are read from files: none without need
-    if not still and not trace.flagged(kind, Flag.FAILED):
+    if not still and not trace.table.flagged(kind, Flag.FAILED):
         return events.select(slice(0, 0))
     wanted = (events.flags & int(Flag.FAILED)) != 0
     if still:

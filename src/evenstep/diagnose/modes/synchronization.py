@@ -47,7 +47,7 @@ def slow_together(case: Case) -> SlowSteps | None:
     """Steps that more work of most ranks, and no wait for a core, makes longer: periodic, or few.
     None of inferred steps, or of a table of durations, which may be single collectives: there the
     program alternates."""
-    if not case.trace.elapsed_known or case.trace.flagged(Kind.STEP, Flag.INFERRED):
+    if not case.trace.elapsed_known or case.trace.table.flagged(Kind.STEP, Flag.INFERRED):
         return None
     work, waited = (
         np.quantile(each, 0.5, axis=1, method="lower")

@@ -57,7 +57,7 @@ def _excerpt(trace: Trace, steps: tuple[int, int] | None) -> tuple[Trace, str]:
         return trace, ""
     numbers = np.unique(trace.of_kind(Kind.STEP).step).astype(np.int64)
     if steps is None:
-        room = max(1, int(MOST_RECORDS // max(trace.records_per_step, 1)))
+        room = max(1, int(MOST_RECORDS // max(trace.table.per_step(), 1)))
         steps = (int(numbers[-room:][0]), int(numbers[-1])) if len(numbers) else (0, 0)
     wanted = dict.fromkeys((*SHOWN, Kind.SAMPLE, Kind.MARKER), EVENT_COLUMNS[1:])
     words = f"steps {steps[0]} to {steps[1]} of {len(numbers)}"

@@ -149,16 +149,15 @@ def _graph_kernels(file: KinetoFile) -> Columns:
     """Kernels that share a launch, as `in_order` has them, with `launch`, a row of the file, and
     `size`, kernels of the launch."""
     rows = file.rows
-    kernels = np.flatnonzero((rows.row == int(RowKind.KERNEL)) & (rows.correlation >= 0))
-    launches = np.flatnonzero((rows.row == int(RowKind.LAUNCH)) & (rows.correlation >= 0))
-    ids, launch = np.unique(rows.correlation[launches], return_index=True)
-    of = np.searchsorted(ids, rows.correlation[kernels])
-    known = np.append(ids, -1)[of] == rows.correlation[kernels]
-    kernels, of = kernels[known], of[known]
+    kernels, launches = (
+        np.flatnonzero(rows.row == int(kind)) for kind in (RowKind.KERNEL, RowKind.LAUNCH)
+    )
+    of = lookup(rows.correlation[launches], rows.correlation[kernels])
+    kernels, of = kernels[of >= 0], of[of >= 0]
     size = np.bincount(of, minlength=1)
     many = size[of] > 1
     found = in_order(file, kernels[many], of[many])
-    return found.with_columns(launch=launches[launch[found.of]], size=size[found.of])
+    return found.with_columns(launch=launches[found.of], size=size[found.of])
 
 
 def in_order(file: KinetoFile, kernels: Array, of: Array) -> Columns:

@@ -65,7 +65,7 @@ def timeline(
 
 def _candidates(trace: Trace, steps: Columns, budget: int) -> Trace:
     """Read the steps that fit in the budget, in the order of `_kept_steps`, and unfinished ones."""
-    most = int(budget / max(trace.records_per_step, 1)) + 1
+    most = int(budget / max(trace.table.per_step(), 1)) + 1
     finished = np.unique(steps.step)[::-1].tolist()
     latest = finished[:LATEST_STEPS]
     order = dict.fromkeys([*latest[:1], *slowest(steps, SLOWEST_STEPS), *latest])

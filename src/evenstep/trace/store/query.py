@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -261,9 +262,6 @@ def _distinct(names: Sequence[str]) -> list[str]:
     """Make names distinct: the second NAME becomes NAME_2."""
     found: list[str] = []
     for name in names:
-        count, fresh = 1, name
-        while fresh in found:
-            count += 1
-            fresh = f"{name}_{count}"
-        found.append(fresh)
+        others = (f"{name}_{number}" for number in count(2))
+        found.append(next(each for each in chain([name], others) if each not in found))
     return found

@@ -71,7 +71,7 @@ def _check(trace: Trace, folder: Path, *, force: bool) -> None:
 
 def _write(trace: Trace, folder: Path) -> list[layout.StoredPart]:
     (folder / layout.EVENTS).mkdir(parents=True)
-    steps = trace.step_numbers()
+    steps = trace.table.step_numbers()
     blocks = _blocks(trace, len(steps))
     found = map_on_cores(
         lambda edges: _stretch(trace, folder, *edges, blocks), _stretches(trace, steps)
@@ -90,7 +90,7 @@ def _write(trace: Trace, folder: Path) -> list[layout.StoredPart]:
         groups=groups,
         names=trace.names,
         limits=trace.limits,
-        on_device=trace.flagged(Kind.COLLECTIVE, Flag.ON_DEVICE),
+        on_device=trace.table.flagged(Kind.COLLECTIVE, Flag.ON_DEVICE),
         steps=len(steps),
         parts=parts,
     ).write(folder)
@@ -99,14 +99,14 @@ def _write(trace: Trace, folder: Path) -> list[layout.StoredPart]:
 
 def _stretches(trace: Trace, steps: Array) -> list[tuple[int, int]]:
     """First and last step of each range."""
-    most = max(int(STRETCH_RECORDS / max(trace.records_per_step, 1)), 1)
+    most = max(int(STRETCH_RECORDS / max(trace.table.per_step(), 1)), 1)
     ranges = (steps[first : first + most] for first in range(0, len(steps), most))
     return [(int(each[0]), int(each[-1])) for each in ranges]
 
 
 def _blocks(trace: Trace, steps: int) -> Array:
     """For each rank, the number of the file (within a range of steps) for its node's records."""
-    per_stretch = min(max(STRETCH_RECORDS, trace.records_per_step), len(trace.events))
+    per_stretch = min(max(STRETCH_RECORDS, trace.table.per_step()), len(trace.events))
     files = min(max(-(-int(per_stretch) // FILE_RECORDS), 1), max(len(trace.nodes), 1))
     number = {node: index * files // len(trace.nodes) for index, node in enumerate(trace.nodes)}
     found = np.zeros(max(trace.ranks) + 1, np.int32)
@@ -185,7 +185,7 @@ def record_arrays(table: Columns) -> dict[str, Array]:
 
 def rank_arrays(trace: Trace) -> dict[str, Any]:
     infos = [trace.ranks[rank] for rank in sorted(trace.ranks)]
-    oldest = trace.oldest_steps()
+    oldest = trace.table.oldest_steps()
     return {
         "rank": np.array([info.rank for info in infos], np.int32),
         "node": np.array([info.node for info in infos], object),
