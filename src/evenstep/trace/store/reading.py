@@ -34,6 +34,7 @@ from evenstep.trace.spools import LARGE_RECORDS
 from evenstep.trace.store import database, layout
 from evenstep.trace.trace import ByKind, EventTable, Group, RankInfo, Trace
 
+_IN_ORDER = " order by rank, seq"
 FEW = 8_000_000  # rows of a table whose selections are read column by column, through its cache
 
 
@@ -227,13 +228,11 @@ class StoredEvents(OnDisk):
         parts = [part for part in parts if any(part.counts.get(int(kind)) for kind in kinds)]
         if not parts:
             return empty(names)
-        taken = ", ".join(f'"{name}"' for name in dict.fromkeys(("rank", "seq", *names)))
+        taken = ", ".join(f'"{name}"' for name in dict.fromkeys(names))
         among = ", ".join(str(int(kind)) for kind in kinds)
-        query = f"select {taken} from read_parquet(?) where kind in ({among}){where}"
+        query = f"select {taken} from read_parquet(?) where kind in ({among}){where}{_IN_ORDER}"
         files = [self._folder / part.file for part in parts]
-        found = database.read(query, files, EVENT_TYPES)
-        order = _order(found["rank"], found["seq"])
-        return Columns({n: found[n] if order is None else found[n][order] for n in names})
+        return Columns(database.read(query, files, EVENT_TYPES))
 
     def _picked(self, rows: Array) -> Columns:
         """Read a few of very many rows, found by their rank and sequence."""
@@ -242,25 +241,9 @@ class StoredEvents(OnDisk):
         taken = ", ".join(f'e."{name}"' for name in EVENT_COLUMNS)
         found = database.read(
             f"select {taken} from read_parquet(?) e semi join wanted w "
-            "on w.rank = e.rank and w.seq = e.seq",
+            f"on w.rank = e.rank and w.seq = e.seq{_IN_ORDER}",
             [self._folder / part.file for part in self._parts],
             EVENT_TYPES,
             wanted={"rank": identity[0], "seq": identity[1]},
         )
-        order = np.lexsort([found["seq"], found["rank"]])[again]
-        return Columns({name: found[name][order] for name in EVENT_COLUMNS})
-
-
-def _order(rank: Array, seq: Array) -> Array | None:
-    """Index array that sorts rows by rank and sequence; None if they are sorted."""
-    if _ascending(rank, seq):
-        return None
-    order = np.argsort(rank, kind="stable")
-    if _ascending(rank[order], seq[order]):
-        return order
-    return np.lexsort([seq, rank])
-
-
-def _ascending(rank: Array, seq: Array) -> bool:
-    same = rank[1:] == rank[:-1]
-    return bool((rank[1:] >= rank[:-1]).all() and (seq[1:] >= seq[:-1])[same].all())
+        return Columns(found).select(again)
