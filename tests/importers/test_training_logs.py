@@ -162,11 +162,11 @@ def opened(tmp_path):
     ("text", "kind", "steps"),
     [
         (MEGATRON, "Megatron-LM", {(0, 10): 1.0, (0, 20): 1.2}),
-        (TITAN, "torchtitan", {(r, s): 1.0 for r in (0, 1) for s in (20, 30)}),
+        (TITAN, "stamped lines", {(r, s): 1.0 for r in (0, 1) for s in (20, 30)}),
         (DEEPSPEED, "DeepSpeed", {(0, 20): 1.0, (0, 30): 2.0}),
         (TRAINER, "progress bar", {(0, 3): 2.5}),  # from 1 to 3 in 5 s, by a clock of whole ones
         (NANO, "nanoGPT", {(0, 0): 1.234, (0, 1): 0.223}),
-        (COLOURED, "torchtitan", {(r, s): 1.0 for r in (0, 1) for s in (20, 30)}),
+        (COLOURED, "stamped lines", {(r, s): 1.0 for r in (0, 1) for s in (20, 30)}),
         (NEMO, "NeMo", {(0, 1): 0.25, (0, 2): 0.5}),
         (
             TORCHVISION,
@@ -183,8 +183,8 @@ def opened(tmp_path):
         (STAGES, "DeepSpeed's pipeline", {(0, 10): 0.991, (0, 20): 0.992}),
         (PADDLE, "Paddle", {(0, 1): 0.121, (0, 2): 0.122}),
         (OLMO, "OLMo", {(0, 2): 1.0, (0, 4): 1.0}),
-        (INTERNLM, "InternLM", {(0, 2): 0.1, (0, 4): 0.1}),
-        (INTERNLM_COMMAS, "InternLM", {(0, 2): 1.0}),
+        (INTERNLM, "stamped lines", {(0, 2): 0.1, (0, 4): 0.1}),
+        (INTERNLM_COMMAS, "stamped lines", {(0, 2): 1.0}),
         (VERL, "verl", {(0, 1): 30.1, (0, 2): 30.2}),
         (TIMERS, "Megatron-LM", {(r, s): 0.1 for r in (0, 1) for s in (1, 2, 3)}),
     ],
@@ -585,3 +585,122 @@ def test_a_bar_of_more_than_a_mebibyte_in_one_line_is_read_to_its_end(opened):
     found = seconds_of(opened("".join(shown)))
     assert max(found) == 40_000
     assert sum(found.values()) / len(found) == pytest.approx(1.5, rel=0.01)
+
+
+# -- lines of any loop that have a time stamp, a step and a loss -----------------------------------
+
+
+def seconds_of_steps(trace):
+    """Seconds of each rank's steps, by their numbers."""
+    rows = trace.of_kind(Kind.STEP)
+    cells = zip(rows["rank"].tolist(), rows.step.tolist(), strict=True)
+    return dict(zip(cells, ((rows.exit_ns - rows.enter_ns) / 1e9).round(6).tolist(), strict=True))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "2026-05-08T12:00:{at:02d}.250+02:00 INFO train.py:7 step={step} lr=1e-4 loss=2.{at}",
+        "2026/05/08 12:00:{at:02d},250 | Epoch 1, batch {step}, avg loss 2.{at}, batch size: 9",
+        "I0508 12:00:{at:02d}.250000 1383 loop.py:31] Iteration [{step}/900], Loss: 2.{at}",
+        "[12:00:{at:02d}.250] global_step: {step} | eta 1:02:03 | train/loss 2.{at}",
+        "05-08 12:00:{at:02d}.250 {{'loss': 2.{at}, 'step': {step}, 'step_time': 'unknown'}}",
+    ],
+)
+def test_a_loop_of_ones_own_is_timed_by_its_stamps(opened, line):
+    rows = [line.format(at=at, step=5 * at) for at in (10, 12, 17)]
+    assert seconds_of_steps(opened("\n".join(rows))) == {(0, 60): 0.2, (0, 85): 0.2}
+
+
+def test_lines_that_name_their_rank_are_of_that_rank(opened):
+    text = "".join(
+        f"2026-05-08 12:00:{at + rank * late:02d},100 [Rank {rank}] step {at} loss 2.5\n"
+        for at in (10, 20, 30) for rank, late in ((0, 0), (3, 2))
+    )  # fmt: skip
+    assert set(seconds_of_steps(opened(text))) == {(0, 20), (0, 30), (3, 20), (3, 30)}
+
+
+def test_a_programs_own_word_for_its_rank_goes_before_that_of_its_launcher(opened):
+    text = "".join(
+        f"[default1]:[12:00:{at},100] [INFO] (rank=9) step {at} loss 2.5\n" for at in (10, 20)
+    )
+    assert opened(text.replace("[12:00", "2026-05-08 12:00")).ranks.keys() == {9}
+
+
+def test_evaluations_and_other_lines_with_a_step_are_no_steps_of_training(opened):
+    text = "".join(
+        f"2026-05-08 12:0{at}:00.500 step {100 * at} loss 2.5\n"
+        f"2026-05-08 12:0{at}:20.500 eval step 7 loss 2.4\n"
+        f"2026-05-08 12:0{at}:25.500 validation: batch 9, loss 2.4\n"
+        f"2026-05-08 12:0{at}:26.500 saved checkpoint of step 3\n"
+        for at in (1, 2, 3)
+    )
+    trace = opened(text)
+    assert seconds_of_steps(trace) == {(0, 200): 0.6, (0, 300): 0.6}
+    assert not trace.run.get("lost_work_s")
+
+
+def test_steps_that_begin_anew_with_an_epoch_are_counted_over_all(opened):
+    text = "".join(
+        f"2026-05-08 12:{2 * epoch + at // 50:02d}:00.500 Epoch {epoch}, batch {at}, loss 2.5\n"
+        for epoch in (1, 2, 3) for at in (0, 50)
+    )  # fmt: skip
+    trace = opened(text)
+    assert seconds_of_steps(trace) == {(0, 50): 1.2, (0, 100): 1.2, (0, 150): 1.2}
+    assert not trace.run.get("lost_work_s")
+
+
+def test_whole_seconds_tell_the_mean_of_half_a_minute(opened):
+    text = "".join(
+        f"2026-05-08 12:{at // 60:02d}:{at % 60:02d} step {at} loss 2.5\n"
+        for at in range(1, 200) if at % 3
+    )  # fmt: skip
+    assert set(seconds_of_steps(opened(text)).values()) == {1.0}
+    with pytest.raises(EvenstepError, match="at least 30 s where it is in whole seconds"):
+        opened(text[:400])
+
+
+def test_a_trainers_own_words_go_before_stamps_and_these_before_a_progress_bar(opened):
+    stamped = "".join(f"2026-05-08 12:00:{at}.5 step {at} loss 2.5\n" for at in (10, 20))
+    assert opened(TRAINER + stamped).run["source"] == "training log (stamped lines)"
+    assert opened(stamped + TRAINER).run["source"] == "training log (stamped lines)"
+    assert opened(stamped + MEGATRON).run["source"] == "training log (Megatron-LM)"
+    assert opened(MEGATRON + stamped).run["source"] == "training log (Megatron-LM)"
+
+
+def test_the_clock_of_ms_swift_is_in_whole_seconds(opened):
+    text = "".join(
+        f"{{'loss': 0.5, 'epoch': 0.2, 'global_step/max_steps': '{at}/9', 'percentage': '6 %', "
+        f"'elapsed_time': '{took}', 'remaining_time': '5h 59m 14s'}}\n"
+        for at, took in ((1, "59s"), (2, "1m 59s"), (3, "1h 2m 59s"), (4, "1d 0h 2m 59s"))
+    )
+    assert seconds_of_steps(opened(text)) == {(0, 2): 60.0, (0, 3): 3660.0, (0, 4): 82800.0}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[rank: {rank}] iter 9 step {at}: iter time: {ms}ms (optimizer.step)\n",
+        "INFO:tensorflow:(rank {rank}) Step {at} per-step time {ms} ms loss=0.3\n",
+    ],
+)
+def test_a_timed_line_needs_no_loss(opened, line):
+    line = line.replace("iter 9 step", "step")
+    text = "".join(line.format(rank=rank, at=at, ms=100 * at) for at in (1, 2) for rank in (0, 1))
+    assert seconds_of_steps(opened(text)) == {(r, at): at / 10 for r in (0, 1) for at in (1, 2)}
+
+
+def test_the_time_of_a_validation_is_no_steps(opened):
+    text = "".join(
+        f"iter {at}: loss 2.5, iter time: 100.0ms\niter {at}: val loss 2.4, val time: 9000.0ms\n"
+        for at in (1, 2)
+    )
+    assert set(seconds_of_steps(opened(text)).values()) == {0.1}
+
+
+def test_timers_of_megatron_without_its_iterations_are_steps(opened):
+    text = "time (ms) | model-and-optimizer-setup: 1736.32 | iterators-setup: 2674.95\n" + "".join(
+        f"time (ms) | forward-compute: {at}00 | backward-compute: 700 | optimizer: 200.0\n"
+        for at in (3, 4)
+    )
+    assert seconds_of_steps(opened(text)) == {(0, 1): 1.2, (0, 2): 1.3}

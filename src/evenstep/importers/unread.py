@@ -54,7 +54,7 @@ def reason(source: SourceFile) -> str:
             f"{source.path} is a table ({names}) without a column that is known to be durations: "
             "name it, for example, step_time_ms"
         )
-    if b"\0" not in source.head and re.search(rb"\bloss\b", source.head):
+    if b"\0" not in source.head and re.search(rb"(?i)\bloss\b", source.head):
         return (
             f"{source.path} has losses but no times of steps that are known: log these, or give a "
             "table with columns rank, step and step_time_ms"

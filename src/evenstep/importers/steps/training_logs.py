@@ -1,10 +1,11 @@
 """Read the steps in logs that trainers print, among any other lines.
 
-Read are Megatron-LM, nanotron, torchtitan, DeepSpeed, NeMo, nanoGPT, modded-nanogpt, llm.c and
-their derivatives, fairseq, detectron2, MMEngine, mmcv, YOLOX, timm, Swin, MaxText, OLMo, Paddle,
-InternLM, verl, the examples of torchvision and PyTorch, the progress bars of the Hugging Face
-Trainer and Lightning (tqdm), and MLPerf's `:::MLLOG`. In a log of several ranks lines begin with
-their rank (torchrun, srun, mpirun); any other log is of one rank.
+Read are Megatron-LM, nanotron, DeepSpeed, NeMo, nanoGPT, modded-nanogpt, llm.c and their
+derivatives, fairseq, detectron2, MMEngine, mmcv, YOLOX, timm, Swin, MaxText, OLMo, Paddle, verl,
+ms-swift, the examples of torchvision and PyTorch, the progress bars of the Hugging Face Trainer and
+Lightning (tqdm), MLPerf's `:::MLLOG`, and else any lines with a time stamp, a step and a loss. In a
+log of several ranks lines name their rank, or begin with it (torchrun, srun, mpirun); any other log
+is of one rank.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -38,19 +39,24 @@ LONGEST = 16_384  # characters of a line that are examined: verl prints all metr
 _FEWEST = 2  # lines of steps in a training log
 _WITH_TIMERS = "Megatron-LM"  # prints the timers of a step after its line
 
-#: The rank at the beginning of a line: `[rank3]`, `3: `, `[1,3]:`.
-_RANK = re.compile(
-    r"\s{0,8}(?:\[(?:rank|default) ?(\d{1,7})\]:?|(\d{1,7}): |\[\d{1,4},(\d{1,7})\]:)",
-    re.IGNORECASE,
-)
-#: The tag of a launcher, also after a time stamp: `[default3]:` of torchrun, which begins with the
-#: role of the worker; `[1,3]<stdout>:` and `[3]<stdout>:` of mpirun and horovodrun.
+#: The rank at the beginning of a line (`[rank3]`, `3: `, `[1,3]:`), or the tag of a launcher, also
+#: after a time stamp: `[default3]:` of torchrun, which begins with the role of the worker;
+#: `[1,3]<stdout>:` and `[3]<stdout>:` of mpirun and horovodrun.
 _TAG = re.compile(
-    r"\[(?:rank|default|trainer|worker)(\d{1,7})\]:|\[(?:[\w.@-]{1,80},)?(\d{1,7})\]<std\w{3}>:"
+    r"^\s{0,8}(?:\[(?i:rank|default) ?(\d{1,7})\]:?|(\d{1,7}): |\[\d{1,4},(\d{1,7})\]:)"
+    r"|\[(?:rank|default|trainer|worker)(\d{1,7})\]:|\[(?:[\w.@-]{1,80},)?(\d{1,7})\]<std\w{3}>:"
 )
+#: The rank in a program's own words, before any launcher's: `[Rank 3]`, `(rank=3)`.
+_OWN = re.compile(r"[\[(]rank[ =:]{1,2}(\d{1,7})(?:/\d{1,7})?[\])]", re.IGNORECASE)
 _TAGGED = 160  # characters before the end of a tag
 _HOLE = re.compile(rb"\0{64,}")  # what a crash or a rotation of logs leaves in a file
-_STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?")
+#: `2026-05-08 12:00:00,123`, also with slashes, of absl (`I0508 12:00:00.123456`), and at the
+#: beginning of a line without a year or a day.
+_STAMP = re.compile(
+    r"(?:\b(\d{4})[-/]|^\W{0,3}|\b[DIWE])(?:(\d\d)[-/]?(\d\d)[T ])?"
+    r"(\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?"
+)
+_CLOCK = {"d": 86400, "h": 3600, "m": 60, "sec": 1}  # seconds of each
 _NUMBER = r"\\d+(?:\\.\\d+)?(?:[eE][+-]?\\d+)?"  # in a replacement
 
 MARKS = ("times across ranks (ms):", "time (ms) | ")  # of timers with a rank
@@ -58,7 +64,6 @@ _MS = r"(\d{1,12}(?:\.\d{1,9})?)"
 _OF_RANK = re.compile(rf"^\s*rank\s+(\d{{1,7}}): {_MS}\s*$")
 _NAME = re.compile(r"^\s*([\w-]{1,60}):\s*$")
 _OF_ALL = re.compile(rf"^\s*([\w-]{{1,60}}) \.+: \(?(?:{_MS}, )?{_MS}\)?\s*$")
-_OF_TAG = re.compile(r"\[Rank (\d{1,7})\]")
 _OF_ONE = re.compile(rf"([\w-]{{1,60}}): {_MS}")
 #: Of the timers that contain each other, those of a rank's own work and of its calls.
 _PHASES = {
@@ -90,9 +95,8 @@ class Timers:
         """Take in a line after that of step `number`; None: each line of timers is a step."""
         if MARKS[1] in text:
             told = {name: float(value) for name, value in _OF_ONE.findall(text)}
-            if number is None and not told.keys() & {"forward", "fwd"}:
+            if number is None and Phase.FORWARD not in map(_PHASES.get, told):
                 return
-            rank = int(by[1]) if (by := _OF_TAG.search(text)) else rank
             self.lines[rank] += 1
             self._enter(rank, self.lines[rank] if number is None else number, told)
         elif "across ranks (ms):" in text:
@@ -149,7 +153,9 @@ class LogLine(NamedTuple):
     number: int
     seconds: float  # nan: follows from the times of the lines
     clock_s: float  # when it was printed, or how long the run had lasted; nan unknown
-    total: int = 0  # of its progress bar
+    total: int = 0  # of its progress bar, or of its epoch
+    epoch: int = 0
+    whole: bool = False  # whether the clock shows whole seconds
 
 
 @dataclass(slots=True)
@@ -158,7 +164,8 @@ class Log:
 
     rows: list[tuple[int, int, float, float]] = field(default_factory=list)
     ticks: list[progress.Tick] = field(default_factory=list)  # of a clock in whole seconds
-    last: dict[int, tuple[int, float]] = field(default_factory=dict)  # step and clock, by rank
+    #: Step, clock, epoch, and steps of the epochs before, by rank.
+    last: dict[int, tuple[int, float, int, int]] = field(default_factory=dict)
     spans_s: dict[str, float] = field(default_factory=dict)  # parts of the run
     open_ms: dict[str, float] = field(default_factory=dict)  # start of open intervals of MLLOG
     samples: float = 0.0  # of a step, all ranks together, by MLLOG
@@ -172,7 +179,7 @@ class LogKind(NamedTuple):
 
     Its groups are numbers: the `step` of all, or of an `epoch` of `steps`; how long it took, `ms`
     (in thousands before a `K`) or `s`, or steps per second as `rate`; how long the run had lasted,
-    `clock` in ms, `wall` in whole seconds, or hours `h`, minutes `m` and `sec`.
+    `clock` in ms, `wall` in whole seconds, or days `d`, hours `h`, minutes `m` and `sec`.
     """
 
     mark: str
@@ -192,17 +199,22 @@ class LogKind(NamedTuple):
         groups = found.groupdict()
         kilo = 1e3 if groups.pop("K", None) else 1.0
         said = {name: float(value) for name, value in groups.items() if value}
-        step = said["step"] + said.get("epoch", 0) * said.get("steps", 0)
+        epoch = said.get("epoch", 0)
+        step = said["step"] + epoch * said.get("steps", 0)
         seconds = said.get("s", said.get("ms", np.nan) * kilo / 1e3)
         if said.get("rate"):
             seconds = 1.0 / said["rate"]
         clock_s = said.get("wall", said.get("clock", np.nan) / 1e3)
-        if "m" in said:
-            clock_s = 3600 * said.get("h", 0) + 60 * said["m"] + said["sec"]
-        clock_s = clock_s if clock_s < LATEST_S else _clock_s(text)
-        return LogLine(int(step), seconds, clock_s, int(said.get("steps", 0)))
+        if "sec" in said:
+            clock_s = sum(said.get(name, 0) * long for name, long in _CLOCK.items())
+        stamp_s, whole = (0.0, False) if clock_s < LATEST_S else _stamp(text)
+        clock_s = clock_s if clock_s < LATEST_S else stamp_s
+        if np.isnan(seconds) and np.isnan(clock_s):
+            return None
+        return LogLine(int(step), seconds, clock_s, int(said.get("steps", 0)), int(epoch), whole)
 
 
+STAMPED, BAR = "stamped lines", "progress bar"  # kinds that all others go before
 BETWEEN, ALL = 0.0, np.inf  # windows: the steps since the last line, or since the beginning
 
 
@@ -220,15 +232,11 @@ KINDS = {
         r"elapsed[ _]time[ _]per[ _]iteration[ _]\(?(?:ms\)?[:=] ?<ms>|s\)?[:=] ?<s>)"),
     "nanotron": _kind("elapsed_time_per_iteration_ms",
         r"\biteration: <step> / \d{1,9} \|.{0,400}?elapsed_time_per_iteration_ms: <ms>(?P<K>K)?"),
-    "torchtitan": _kind("tps:", r"\bstep:\s{1,8}<step>\s{1,8}loss:.{0,200}?\btps:"),
     "DeepSpeed": _kind("step=",
         r"(?:\bglobal_|\[Rank \d+\] )step=<step>, (?:RunningAvgSamplesPerSec|skipped)="),
     "DeepSpeed's pipeline": _kind("iter time (s)",
         r"\bsteps: <step> loss: .{0,40}? iter time \(s\): <s>"),
     "MaxText": _kind("completed step", r"\bcompleted step: <step>, seconds: <s>", 1),
-    # `tflops=188.0,step=36,loss=5.5,tgs (tokens/gpu/second)=4233.7,…`, later without commas
-    "InternLM": _kind("tgs (tokens/gpu/second)=",
-        r"\bstep=<step>[, ].{0,200}?\btgs \(tokens/gpu/second\)="),
     "verl": _kind("timing_s/step:", r"^.{0,80}?\bstep:<step> - .*?\btiming_s/step:<s>", 1),
     "OLMo": _kind("[step=", r"\[step=<step>/\d{1,9}[,\]]"),
     "Paddle": _kind("batch_cost",
@@ -240,10 +248,10 @@ KINDS = {
         r"\bstep:<step>/\d{1,9} .{0,200}?\btrain_time:<clock>ms"),
     "YOLOX": _kind("iter_time: ",
         r"\bepoch: <epoch>/\d{1,9}, iter: <step>/<steps>,.{0,200}?\biter_time: <s>s"),
-    # `iter 100: loss 2.31, time 123.45ms`, and `step 5 | … | dt: 12.3ms`
-    "nanoGPT": _kind("loss",
-        r"^.{0,40}?\b(?:iter|step)\s{1,8}<step>[:,/ |].{0,200}?"
-        r"\b(?:iter time|step[- ]time|time|dt):? {0,4}(?:<ms> ?ms|<s> ?s(?:ec)?)\b", 1),
+    # `iter 100: loss 2.31, time 123.45ms`, `step 5 | … | dt: 12.3ms`, `Step 9 per-step time 4.1s`
+    "nanoGPT": _kind("te",
+        r"^.{0,80}?\b(?:[Ii]ter|[Ss]tep)\s{1,8}<step>[:,/ |].{0,200}?"
+        r"(?<!val )\b(?:time|dt):? {0,4}(?:<ms> ?ms|<s> ?s(?:ec)?)\b", 1),
     # `step 63/74 | loss 3.40 | … | 44.58 ms |`, `510 | loss 5.24 | … | 8175.64ms`
     "llm.c": _kind("loss",
         r"^(?:.{0,40}?\bstep )?\s{0,8}<step>(?:/\d{1,9})?(?: \||,) loss[ :].{0,200}?"
@@ -269,23 +277,32 @@ KINDS = {
     # also in the form `"num_updates": "2", … "wall": "75"`
     "fairseq": _kind("num_updates",
         r'\bnum_updates(?:=|": ")<step>"?,.{0,400}?\bwall(?:=|": ")<wall>'),
+    "ms-swift": _kind("global_step/max_steps",
+        r"global_step/max_steps.: .<step>/<steps>.{0,200}?\belapsed_time.: .(?:(?P<d>\d{1,4})d )?"
+        r"(?:(?P<h>\d{1,2})h )?(?:(?P<m>\d{1,2})m )?(?P<sec>\d{1,2})s"),
+    # any line with a time stamp, a step and a loss, as of torchtitan and InternLM
+    STAMPED: _kind("oss",
+        r"(?i)^(?=.*loss)(?!.*\b(?:eval|val|test))(?:.{0,200}?\bepoch\W{0,4}<epoch>\b)?.{0,200}?"
+        r"\b(?:global[_ ]?)?(?:step|iter(?:ation)?|update|batch)s?\W{0,4}?\s{0,8}<step>"
+        r"(?![\d.]*\s?m?s\b|\.\d)"),
     # `12%|█▏  | 12/100 [00:14<01:46,  1.21s/it]`
-    "progress bar": _kind("%|",
+    BAR: _kind("%|",
         r"\d{1,3}%\|[^|]{0,200}\|\s{0,4}(?P<step>[1-9]\d{0,8})/<steps> "
         r"\[(?:(?P<h>\d{1,4}):)?(?P<m>\d\d):(?P<sec>\d\d)<[^\]]{0,60}(?:s/it|it/s)"),
 }  # fmt: skip
 
 
-def _clock_s(text: str) -> float:
-    """The first time stamp in a line; nan without one."""
+def _stamp(text: str) -> tuple[float, bool]:
+    """The first time stamp in a line, in s, and whether it has whole seconds; nan without one."""
     found = _STAMP.search(text[:200])
     if found is None:
-        return np.nan
+        return np.nan, False
+    day = f"{found[1] or '2000'}-{found[2] or '01'}-{found[3] or '01'}"
     try:
-        at = datetime.fromisoformat(f"{found[1]} {found[2]}").replace(tzinfo=timezone.utc)
+        at = datetime.fromisoformat(f"{day} {found[4]}+00:00")
     except ValueError:
-        return np.nan
-    return at.timestamp() + float(f"0.{found[3] or 0}")
+        return np.nan, False
+    return at.timestamp() + float(f"0.{found[5] or 0}"), not found[5]
 
 
 # -- MLPerf ----------------------------------------------------------------------------------------
@@ -375,11 +392,14 @@ def read(sources: Sequence[SourceFile]) -> Trace:
     whole_s = {number: seconds for _, number, _, seconds in log.rows}
     parts = list(log.timers.rows(whole_s if log.kind == _WITH_TIMERS else {}))
     if parts and log.kind != _WITH_TIMERS:  # some kinds number only some of their steps
-        log.rows, log.kind = [], log.kind or "DeepSpeed"
+        log.rows, log.kind = [], log.kind or "timers"
     told = [*((*row, WHOLE) for row in log.rows), *parts]
     if not told:
         few = (
-            "two steps with more than two whole seconds" if log.ticks else "two steps with the time"
+            "two steps with more than two whole seconds"
+            if log.ticks
+            else "two steps with the time"
+            f" (at least {progress.COARSE_S:.0f} s where it is in whole seconds)"
         )
         raise TraceError(f"{sources[0].path} has no {few} between them")
     rank, number, start, seconds, part = np.array(told, float).T
@@ -429,7 +449,7 @@ def _read_file(log: Log, source: SourceFile, own: int) -> None:
 
 def _take(log: Log, text: str, own: int) -> None:
     """Take in one line, if it has a step. Progress bars are used only without other lines."""
-    tag = _TAG.search(text, 0, _TAGGED) or _RANK.match(text)
+    tag = _OWN.search(text, 0, _TAGGED) or _TAG.search(text, 0, _TAGGED)
     rank = int(next(filter(None, tag.groups()), own)) if tag else own
     said: LogLine | None = None
     kind = "MLPerf" if _MLLOG in text else ""
@@ -442,10 +462,10 @@ def _take(log: Log, text: str, own: int) -> None:
     if said is None:
         number = log.rows[-1][1] if log.kind == _WITH_TIMERS and log.rows else None
         log.timers.take(text[tag.end() :] if tag else text, rank, number)
-    if said is None or (log.kind and kind != log.kind and kind == "progress bar"):
+    if said is None or _trust(kind) < _trust(log.kind):
         return
-    if log.kind == "progress bar" != kind:
-        log.ticks.clear()
+    if _trust(kind) > _trust(log.kind):
+        log.ticks, log.rows, log.last = [], [], {}
     log.kind = kind
     if rank < MOST_RANKS and kind in KINDS and KINDS[kind].coarse and said.clock_s < LATEST_S:
         log.ticks.append(progress.Tick(rank, said.number, said.total, said.clock_s))
@@ -453,11 +473,21 @@ def _take(log: Log, text: str, own: int) -> None:
         _enter(log, rank, said)
 
 
+def _trust(kind: str) -> int:
+    return {"": 0, BAR: 1, STAMPED: 2}.get(kind, 3)
+
+
 def _enter(log: Log, rank: int, said: LogLine) -> None:
     """Add a row for the step, with the line's duration or the time since an earlier step."""
-    before, clock_s = log.last.get(rank, (-1, np.nan))
+    before, clock_s, epoch, base = log.last.get(rank, (-1, np.nan, said.epoch, 0))
+    if said.epoch > epoch and said.number + base < before:  # numbers begin anew
+        base = before
+    said = said._replace(number=said.number + base)
+    coarse = said.whole and np.isnan(said.seconds) and said.number >= before
+    if coarse and said.clock_s - clock_s < progress.COARSE_S:
+        return
     if said.number < before or said.clock_s != clock_s:  # several lines may have the same second
-        log.last[rank] = said.number, said.clock_s
+        log.last[rank] = said.number, said.clock_s, max(said.epoch, epoch), base
     seconds = said.seconds
     if np.isnan(seconds) and said.number > before >= 0:
         seconds = (said.clock_s - clock_s) / (said.number - before)
