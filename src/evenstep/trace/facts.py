@@ -2,102 +2,56 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any
 
 import msgspec
 
 
-class HooksFact(TypedDict, total=False):
-    """How calls are observed, and which are not."""
-
-    mechanism: str
-    instead: str | None  # why it is not the cheapest mechanism
-    unseen: list[str]
-    every: Annotated[int, msgspec.Meta(ge=1)]  # one in so many windows of steps is recorded
-
-
-class CostFact(TypedDict, total=False):
-    """What observing cost the rank."""
-
-    ns_per_collective: float | None
-    background_cpu_ns: int | None
-
-
-class RaisedFact(TypedDict, total=False):
-    """The exception that ended the script."""
-
-    type: str
-    message: str
-    frames: list[str]
-    monotonic_ns: int
-
-
-class EndedFact(TypedDict, total=False):
-    """How the launcher saw the process end."""
-
-    exit_code: int | None
-    signal: str
-    monotonic_ns: int
-    realtime_ns: int
-    out_of_memory_kills: int
-    asked: str
-    xid: list[str]
-    nccl_warnings: list[str]
-
-
-class ClosedFact(TypedDict, total=False):
-    """When and why the spool was ended."""
-
-    monotonic_ns: int
-    reason: str
-
-
-class AccountFact(TypedDict, total=False):
-    """What pacing did."""
-
-    mode: str
-    steps: int
-    held_steps: int
-    held_ns: int
-    booked_ns: int | None
-    allowance_ns: int | None
-    verdict: dict[str, Any]
-
-
-class TriedFact(TypedDict):
-    """An action, and the verdict of its trial in one word."""
-
-    action: str
-    word: str
-
-
-class ActedFact(TriedFact, total=False):
-    """What one action did, and the result of its trial."""
-
-    of: str
-    reason: str
-    note: str
-    acted_steps: int
-    pairs: int
-    gain: float
-    low: float | None
-    high: float | None
+def _object(*needed: str, **keys: Any) -> Any:
+    """The shape of an object with values of these types, all optional but the needed ones."""
+    return msgspec.defstruct(
+        "Fact",
+        [(key, kind) if key in needed else (key, kind, None) for key, kind in keys.items()],
+        kw_only=True,
+    )
 
 
 SHAPES: dict[str, Any] = {
     "absent": dict[str, str],
-    "actions": list[ActedFact],
-    "closed": ClosedFact | str,  # a simulation gives its reason alone
-    "cost": CostFact,
+    # what one action did, and the verdict of its trial in one word
+    "actions": list[  # type: ignore[misc]
+        _object(
+            *("action", "word"), action=str, word=str, of=str, reason=str, note=str,
+            acted_steps=int, pairs=int, gain=float, low=float | None, high=float | None,
+        )
+    ],
+    # when and why the spool was ended; a simulation gives its reason alone
+    "closed": _object(monotonic_ns=int, reason=str) | str,
+    # what observing cost the rank
+    "cost": _object(ns_per_collective=float | None, background_cpu_ns=int | None),
     "dump": dict[str, Any],
-    "ended": EndedFact,
+    # how the launcher saw the process end
+    "ended": _object(
+        exit_code=int | None, signal=str, monotonic_ns=int, realtime_ns=int,
+        out_of_memory_kills=int, asked=str, xid=list[str], nccl_warnings=list[str],
+    ),
     "heartbeat_ns": int,
-    "hooks": HooksFact,
+    # how calls are observed, and which are not; `instead`: why it is not the cheapest mechanism;
+    # one in `every` windows of steps is recorded
+    "hooks": _object(
+        mechanism=str, instead=str | None, unseen=list[str],
+        every=Annotated[int, msgspec.Meta(ge=1)],
+    ),
     "locality": dict[str, Any],
     "pace": dict[str, Any],
-    "pacing_account": AccountFact,
-    "raised": RaisedFact,
-}
+    # what pacing did
+    "pacing_account": _object(
+        mode=str, steps=int, held_steps=int, held_ns=int, booked_ns=int | None,
+        allowance_ns=int | None, verdict=dict[str, Any],
+    ),
+    # the exception that ended the script
+    "raised": _object(type=str, message=str, frames=list[str], monotonic_ns=int),
+}  # fmt: skip
 
 
 def check(key: str, value: Any) -> None:

@@ -114,7 +114,7 @@ class Ring(NamedTuple):
 
 
 def in_windows(kind: Array, step: Array, every: int) -> Array:
-    """Mask of the records in windows that a rank with this `HooksFact.every` recorded, and of those
+    """Mask of the records in windows that a rank with this `every` of its hooks recorded, and those
     that are no part of a step."""
     windows = step.astype(np.int64) // layout.WINDOW_STEPS
     recorded = (windows < layout.FIRST_WINDOWS) | (windows % every == 0)

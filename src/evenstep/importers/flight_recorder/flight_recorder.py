@@ -13,7 +13,7 @@ no file states its rank.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -248,35 +248,25 @@ def _place(draft: Draft, item: Entry, group: int) -> Place:
 
 def _overall(dumps: Mapping[int, Dump]) -> list[str]:
     """Limits of these dumps as a whole."""
-    limits = []
-    empty = [rank for rank, dump in dumps.items() if not dump.entries]
-    if empty:
-        limits.append(f"the dumps of ranks {format_ranks(empty)} have no entries")
-    unseen = [
-        rank
-        for rank, dump in dumps.items()
-        if any(item.done and not item.completed_ns for item in dump.entries)
-    ]
-    if unseen:
-        limits.append(
-            f"the dumps of ranks {format_ranks(unseen)} do not say when operations ended (gloo's "
-            "do not): their ends are only known to lie before the dump"
-        )
-    if any(not dump.written_ns and _in_flight(dump) for dump in dumps.values()):
-        limits.append(
-            "some dumps were copied after they were written, so that how long an operation had "
-            "been in flight is not known"
-        )
-    gaps = [rank for rank, dump in dumps.items() if _has_gaps(dump)]
-    if gaps:
-        limits.append(
-            f"the dumps of ranks {format_ranks(gaps)} leave out what had completed: only what was "
-            "in flight can be compared"
-        )
+
+    def ranks(told: Callable[[Dump], bool]) -> str:
+        return format_ranks(rank for rank, dump in dumps.items() if told(dump))
+
+    empty, gaps = ranks(lambda dump: not dump.entries), ranks(_has_gaps)
+    unseen = ranks(lambda dump: any(item.done and not item.completed_ns for item in dump.entries))
     listed = {rank for dump in dumps.values() for ranks in dump.config.values() for rank in ranks}
-    if absent := sorted(listed - set(dumps)):
-        limits.append(f"there is no dump of these ranks: {format_ranks(absent)}")
-    return limits
+    absent = format_ranks(listed - set(dumps))
+    limits = {
+        f"the dumps of ranks {empty} have no entries": empty,
+        f"the dumps of ranks {unseen} do not say when operations ended (gloo's do not): their "
+        "ends are only known to lie before the dump": unseen,
+        "some dumps were copied after they were written, so that how long an operation had been "
+        "in flight is not known": ranks(lambda dump: not dump.written_ns and _in_flight(dump)),
+        f"the dumps of ranks {gaps} leave out what had completed: only what was in flight can be "
+        "compared": gaps,
+        f"there is no dump of these ranks: {absent}": absent,
+    }
+    return [text for text, applies in limits.items() if applies]
 
 
 def _has_gaps(dump: Dump) -> bool:

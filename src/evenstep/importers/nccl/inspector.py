@@ -239,24 +239,18 @@ def _overall(log: _Log, draft: Draft, unmapped: int) -> list[str]:
     """Limits of these logs as a whole."""
     if not log.records:
         return []
-    limits = [
-        "NCCL Inspector counts waiting for other ranks as execution: a rank's wait is its duration "
-        "less the shortest of the members', and the shortest is taken for transfer",
-    ]
-    if log.dropped:
-        limits.append(f"the plugin dropped {log.dropped} records by its own count")
     span = sum(_span(_column(numbers, "group_seq")) for numbers in log.series.values())
-    if log.records < span:
-        limits.append(
-            f"{log.records} of {span} operations were recorded: the plugin's interval is longer "
-            "than the time between them"
-        )
-    if unmapped:
-        limits.append(
-            f"{unmapped} records were left out: their process drives several devices or is a "
-            "rank's second, and whose they are is not recorded"
-        )
-    return limits + absent(draft.ranks, max(log.sizes.values()))
+    limits = {
+        "NCCL Inspector counts waiting for other ranks as execution: a rank's wait is its duration "
+        "less the shortest of the members', and the shortest is taken for transfer": True,
+        f"the plugin dropped {log.dropped} records by its own count": log.dropped,
+        f"{log.records} of {span} operations were recorded: the plugin's interval is longer than "
+        "the time between them": log.records < span,
+        f"{unmapped} records were left out: their process drives several devices or is a rank's "
+        "second, and whose they are is not recorded": unmapped,
+    }
+    told = [text for text, applies in limits.items() if applies]
+    return told + absent(draft.ranks, max(log.sizes.values()))
 
 
 def _span(sequence: Iterable[int]) -> int:
