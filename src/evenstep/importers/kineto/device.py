@@ -80,15 +80,13 @@ def _unite(file: KinetoFile, kernels: Columns, steps: Steps) -> Columns:
     order = np.lexsort([kernels.start_ns, step, kernels.device])
     kernels, step = kernels.select(order), step[order]
     first = np.flatnonzero(begins(step, kernels.device))
-    parts = [
-        {"device": kernels.device[:0], "enter_ns": step[:0], "exit_ns": step[:0], "step": step[:0]}
-    ]
+    cells = Columns(device=kernels.device, step=step)
+    parts = [cells.select(slice(0)).with_columns(enter_ns=step[:0], exit_ns=step[:0])]
     for low, high in itertools.pairwise([*first, len(step)]):
         start, end = unite(kernels.start_ns[low:high], kernels.end_ns[low:high])
-        cell = {"device": kernels.device[low], "step": step[low]}
-        spread = {name: np.full(len(start), value) for name, value in cell.items()}
-        parts.append({**spread, "enter_ns": start, "exit_ns": end})
-    return Columns.concatenate([Columns(part) for part in parts])
+        cell = cells.select(np.full(len(start), low))
+        parts.append(cell.with_columns(enter_ns=start, exit_ns=end))
+    return Columns.concatenate(parts)
 
 
 def completion_of(file: KinetoFile) -> tuple[Completion, tuple[Array, Array]]:

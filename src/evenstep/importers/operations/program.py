@@ -106,7 +106,7 @@ def program(ops: Columns, sent: OperationMessages) -> Program:
     issued, order = ops.enter_ns.copy(), PLACES * np.arange(len(ops)) + ITSELF
     asked = _issue_times(ops, fly)
     moment = np.where(asked > 0, asked, seen[fly])
-    at, there = _next(ops, thread, fly, moment)
+    at, there = _next(ops, thread, ops.exit_ns, fly, moment + STAMPS_NS + 1)
     begun = there & (moment >= ops.enter_ns[at]) & (ops.enter_ns[at] < ops.exit_ns[at])
     place = np.where(begun, np.maximum(ops.enter_ns[at], asked), free[at])
     issued[fly] = np.where(there, place, seen[fly])
@@ -156,14 +156,14 @@ def _free(ops: Columns, thread: Array, begun: Array) -> Pairs:
     return before, after
 
 
-def _next(ops: Columns, thread: Array, fly: Array, moment: Array) -> Pairs:
-    """The first operation of the thread that had not ended at the moment of each operation in
+def _next(ops: Columns, thread: Array, times: Array, fly: Array, moment: Array) -> Pairs:
+    """The first operation of the thread whose time is not before the moment of each operation in
     `fly`, and whether there is one."""
     if not len(thread):
         return fly, np.zeros(len(fly), bool)
-    width = int(ops.exit_ns.max()) + STAMPS_NS + 1
-    ended = ops.worker[thread] * width + ops.exit_ns[thread]
-    at = np.searchsorted(ended, ops.worker[fly] * width + moment + STAMPS_NS, side="right")
+    width = int(ops.exit_ns.max()) + STAMPS_NS + 2
+    line = ops.worker[thread] * width + times[thread]
+    at = np.searchsorted(line, ops.worker[fly] * width + moment)
     found = thread[np.minimum(at, len(thread) - 1)]
     return found, (at < len(thread)) & (ops.worker[found] == ops.worker[fly])
 
@@ -274,11 +274,7 @@ def _gathers(ops: Columns, flying: Array) -> Pairs:
     gathers = np.flatnonzero((ops.role == Role.PARAMS) & flying & ~by_layer)[::-1]
     one = after_gathers(ops, gathers, np.flatnonzero(ops.role == Role.FORWARD))
     thread, layers = np.flatnonzero(np.isin(ops.role, COMPUTES)), np.flatnonzero(by_layer & flying)
-    width = int(ops.exit_ns.max()) + STAMPS_NS + 1
-    begins = ops.worker[thread] * width + ops.enter_ns[thread] + STAMPS_NS
-    at = np.searchsorted(begins, ops.worker[layers] * width + ops.exit_ns[layers])
-    after = thread[np.minimum(at, len(thread) - 1)]
-    there = (at < len(thread)) & (ops.worker[after] == ops.worker[layers])
+    after, there = _next(ops, thread, ops.enter_ns, layers, ops.exit_ns[layers] - STAMPS_NS)
     return np.append(one[0], layers[there]), np.append(one[1], after[there])
 
 

@@ -36,9 +36,7 @@ class OffsetLine(NamedTuple):
 
     def offset_at(self, times_ns: Array) -> Array:
         """Offset at times of the clock."""
-        early, late = self._beyond(times_ns)
-        drawn = np.interp(times_ns, self.at_ns, self.offset_ns)
-        return np.asarray(drawn + self.rate[0] * early + self.rate[1] * late)
+        return self._drawn(times_ns, self.offset_ns, *self.rate)
 
     def shift(self, times_ns: Array) -> Array:
         """Convert times of the clock to the reference."""
@@ -46,16 +44,14 @@ class OffsetLine(NamedTuple):
 
     def error_at(self, times_ns: Array) -> Array:
         """Bound on the offset's error at times of the clock."""
-        early, late = self._beyond(times_ns)
-        drawn = np.interp(times_ns, self.at_ns, self.error_ns)
-        return np.asarray(drawn - self.slack[0] * early + self.slack[1] * late)
+        return self._drawn(times_ns, self.error_ns, -self.slack[0], self.slack[1])
 
-    def _beyond(self, times_ns: Array) -> tuple[Array, Array]:
-        """Time before the first point (negative) and after the last (positive), else 0."""
-        return (
-            np.minimum(times_ns - float(self.at_ns[0]), 0),
-            np.maximum(times_ns - float(self.at_ns[-1]), 0),
-        )
+    def _drawn(self, times_ns: Array, values: Array, before: float, after: float) -> Array:
+        """Values at times, beyond the points with these slopes."""
+        early = np.minimum(times_ns - float(self.at_ns[0]), 0)
+        late = np.maximum(times_ns - float(self.at_ns[-1]), 0)
+        drawn = np.interp(times_ns, self.at_ns, values)
+        return np.asarray(drawn + before * early + after * late)
 
     def moved(self, time_ns: int, by_ns: int) -> OffsetLine:
         """The line with `time_ns` added to its times and `by_ns` to its offsets."""
