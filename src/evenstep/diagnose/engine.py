@@ -148,6 +148,7 @@ def _limits(case: Case) -> list[str]:
     trace, grid, device = case.trace, case.grid, bool(case.grid.graph.device.any())
     steps, late, recorded = len(grid.steps), case.late_start_ns, trace.of_kind(Kind.PHASE)
     late_ns = float(late.max()) if len(late) else 0.0
+    streams = set(grid.ranks[grid.graph.device].tolist())  # of these no host times are used
     known = any(grid.phase_ns[phase].any() for phase in INNER_PHASES)
     of_hosts = not known and bool(np.isin(recorded.op, INNER_PHASES).any())
     partial, met = _count_unmatched(grid)
@@ -162,7 +163,7 @@ def _limits(case: Case) -> list[str]:
         "brought": late_ns >= NAMED * grid.total_ns and late_ns,
         "alone": len(trace.ranks) < 2,
         "aligned": grid.clocks.error_ns,
-        "unplaced": _unplaced_ranks(grid),
+        "unplaced": [rank for rank in grid.clocks.unplaced if rank not in streams],
         f"phases{'_of_hosts' * of_hosts}": steps and not known,
         f"device{'_alone' * (device and not (grid.graph.host >= 0).any())}": device,
         "partial": partial,
@@ -199,12 +200,6 @@ def _uneven(case: Case) -> tuple[list[int], int]:
     over = all(case.trace.ranks[rank].closed for rank in case.trace.ranks)
     named = over and more >= NAMED * len(case.grid.steps)
     return (np.unique(later["rank"]).tolist(), more) if named else ([], 0)
-
-
-def _unplaced_ranks(grid: StepGrid) -> list[int]:
-    """Ranks whose host times do not compare with others', and that are no device streams."""
-    streams = set(grid.ranks[grid.graph.device].tolist())
-    return [rank for rank in grid.clocks.unplaced if rank not in streams]
 
 
 #: Facts in which an agent states what it could not see or do.
@@ -259,20 +254,15 @@ def attribute(case: Case, findings: Sequence[Finding]) -> list[Finding]:
     changes = [one.change for one in changing]
     if changing or last:
         parts = dict(zip(map(id, changing), _values(case, changes), strict=True))
-        left = _saved_last(case, changes, last)
+        after = [case.costs.combined(changes)]  # then those whose change depends on all others
+        for finding in last:
+            after.append(finding.change(after[-1]))
+        left = np.diff(np.stack(case.all_saved(after)), axis=0)
         parts |= dict(zip(map(id, last), zip(left, left, strict=True), strict=True))
     scaled = [_scale(case, one, *parts[id(one)]) if id(one) in parts else one for one in largest]
     least = max(SMALLEST_SHARE, case.unexplained or 0.0)
     worth = [one for one in scaled if one.severity >= least or one.mode in TERMINAL]
     return sorted(worth, key=lambda finding: -finding.severity)
-
-
-def _saved_last(case: Case, changes: Sequence[Change], last: Sequence[Finding]) -> list[Array]:
-    """What the findings whose change depends on all others save of each step, after these."""
-    steps = [case.costs.combined(changes)]
-    for finding in last:
-        steps.append(finding.change(steps[-1]))
-    return list(np.diff(np.stack(case.all_saved(steps)), axis=0))
 
 
 def _values(case: Case, changes: Sequence[Change]) -> list[tuple[Array, Array]]:

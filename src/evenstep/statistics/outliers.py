@@ -77,7 +77,8 @@ def standing(found: Mapping[Key, Series], *, least: float, quantile: float = 0.5
     usual = values[int(quantile * (len(values) - 1))]
     between = _TO_SIGMA * median(usual - value for value in values if value <= usual) / usual
     repeats = min(len(series.values_ns) for series in found.values())
-    t = _t_quantile(1 - ALARM / len(values), repeats - 1)
+    z = NormalDist().inv_cdf(1 - ALARM / len(values))
+    t = z + (z**3 + z) / (4 * max(repeats - 1, 1))  # Student's (Fisher and Cornish 1960)
     typical = median(series.error for series in found.values())
     limit = max(least, t * math.hypot(between, typical))
     ratios = {key: series.median_ns / usual for key, series in found.items()}
@@ -89,12 +90,6 @@ def standing(found: Mapping[Key, Series], *, least: float, quantile: float = 0.5
     ]
     slow.sort(key=lambda key: -ratios[key])
     return Outliers(usual, limit, {key: ratios[key] for key in slow}, ratios)
-
-
-def _t_quantile(probability: float, freedom: int) -> float:
-    """Student's t, from the normal quantile z: z + (z³ + z) / 4ν (Fisher and Cornish 1960)."""
-    z = NormalDist().inv_cdf(probability)
-    return z + (z**3 + z) / (4 * max(freedom, 1))
 
 
 def series(values: Sequence[float]) -> Series:

@@ -170,14 +170,11 @@ class TabulatedNoise:
         return np.asarray(np.log1p(-np.minimum(np.exp(tail), 1 - 1e-16)))
 
 
-FITS: dict[str, Callable[[Array, float], TailFamily | None]] = {
-    **{"normal": normal, "lognormal": lognormal, "exponential": exponential},
-    **{"pareto": pareto, "rare_hits": rare_hits},
+#: Families, and the parameters of their tails: each costs one unit of log likelihood (Akaike).
+FITS: dict[str, tuple[Callable[[Array, float], TailFamily | None], int]] = {
+    **{"normal": (normal, 0), "lognormal": (lognormal, 2), "exponential": (exponential, 1)},
+    **{"pareto": (pareto, 2), "rare_hits": (rare_hits, 3)},
 }
-
-
-#: Parameters of each family's tail: each costs one unit of log likelihood (Akaike).
-FREEDOM = {"normal": 0, "lognormal": 2, "exponential": 1, "pareto": 2, "rare_hits": 3}
 
 
 def weigh(values: Array) -> dict[str, float]:
@@ -190,22 +187,17 @@ def weigh(values: Array) -> dict[str, float]:
         if min(len(train), len(test)) < FEWEST // 2 or not np.ptp(train) > 0:
             return {"normal": 1.0}
         threshold = threshold_of(train)
-        for name, fit in FITS.items():
-            scores[name] += _score(fit(train, threshold), test, threshold)
-    scores = {name: score - FREEDOM[name] for name, score in scores.items()}
+        above = test[test > threshold]
+        for name, (fit, _) in FITS.items():
+            family = fit(train, threshold)
+            logs = None if family is None else family.given_above(above, threshold)
+            scores[name] += -1e9 if logs is None else float(np.maximum(logs, -1e4).sum())
+    scores = {name: score - FITS[name][1] for name, score in scores.items()}
     best = max(scores.values())
     weights = {name: float(np.exp((score - best) * TEMPER)) for name, score in scores.items()}
     total = sum(weights.values())
     kept = {name: weight / total for name, weight in weights.items() if weight / total > UNLIKELY}
     return dict(sorted(kept.items(), key=lambda item: -item[1]))
-
-
-def _score(family: TailFamily | None, test: Array, threshold: float) -> float:
-    """Log likelihood of the held-out values above the threshold."""
-    above = test[test > threshold]
-    if family is None:
-        return -1e9
-    return float(np.maximum(family.given_above(above, threshold), -1e4).sum())
 
 
 def threshold_of(values: Array) -> float:
@@ -226,7 +218,7 @@ def fit(values: Array, family: str | None = None) -> TabulatedNoise:
     weights = {family: 1.0} if family else weigh(values)
     name = next(iter(weights))
     threshold = threshold_of(flat)
-    tail = FITS[name](flat, threshold) or pareto(flat, threshold)
+    tail = FITS[name][0](flat, threshold) or pareto(flat, threshold)
     at, survives = _table(flat, threshold, tail)
     return TabulatedNoise(tail.name, tail.parameters, at, survives, len(flat), weights)
 

@@ -231,19 +231,15 @@ def _changes(baseline: Account, other: Account, unit: str) -> list[MetricChange]
 
     drawn = _draw_differences(baseline, other, of)
     found = {name: _change(name, unit, *drawn[name]) for name in DIRECTIONS if name in drawn}
+    whole = found["step_time"]
     for name, one in found.items():
-        if one.unit == "share" and _is_diluted(one, found["step_time"]):
+        if one.unit != "share" or NO_EVIDENCE in (one.verdict, whole.verdict):
+            continue
+        more = one.value * whole.value > one.baseline * whole.baseline
+        same = name == "compute_share" or more == (one.verdict == BETTER)
+        if one.verdict != whole.verdict and same:  # only a share of a longer or shorter step
             found[name] = replace(one, verdict=NO_EVIDENCE)
     return list(found.values())
-
-
-def _is_diluted(part: MetricChange, whole: MetricChange) -> bool:
-    """Whether a share of the step is better only because the step became longer, or worse because
-    it became shorter, while the time of that part did not move that way."""
-    if part.verdict == whole.verdict or NO_EVIDENCE in (part.verdict, whole.verdict):
-        return False
-    more = part.value * whole.value > part.baseline * whole.baseline
-    return part.metric == "compute_share" or more == (part.verdict == BETTER)
 
 
 def _change(

@@ -215,10 +215,15 @@ def workloads(runs: Sequence[PastRun]) -> list[Workload]:
 
 def _workload(runs: Sequence[PastRun]) -> Workload:
     found = [trend for name in TRENDS if (trend := _trend(name, runs)) is not None]
+    values = {name: _values(name, runs) for name in TRENDS}
     return Workload(
         script=runs[0].script, ranks=runs[0].ranks, runs=[run.name for run in runs],
         restarts=sum(run.attempts - 1 for run in runs),
-        spread={name: _spread(name, runs) for name in TRENDS}, trends=found,
+        spread={
+            name: None if one is None or len(one) < 2 else float(one.std(ddof=1) / one.mean())
+            for name, one in values.items()
+        },
+        trends=found,
         sentence=_sentence(runs, found),
     )  # fmt: skip
 
@@ -228,14 +233,6 @@ def _values(name: str, runs: Sequence[PastRun]) -> Array | None:
     values = [getattr(run, name) for run in runs]
     known = all(value is not None and value > 0 for value in values)
     return np.array(values, float) if known else None
-
-
-def _spread(name: str, runs: Sequence[PastRun]) -> float | None:
-    """CV over runs, with the deviation of a sample (n - 1)."""
-    values = _values(name, runs)
-    if values is None or len(values) < 2:
-        return None
-    return float(values.std(ddof=1) / values.mean())
 
 
 def _trend(name: str, runs: Sequence[PastRun]) -> MetricTrend | None:

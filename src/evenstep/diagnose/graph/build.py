@@ -48,11 +48,13 @@ def graph(trace: Trace, clocks: Clocks, steps: Array, ranks: Array) -> Graph:
     """The graph of these steps (numbers, ascending) and ranks."""
     found = entries(trace, clocks, ranks)
     inside = np.isin(found.rows.step, steps)
-    device = _device_lanes(found.rows.select(inside), len(ranks))
+    there, lanes = found.rows.select(inside), len(ranks)
+    count = np.bincount(there.lane, minlength=lanes)
+    device = 2 * np.bincount(there.lane, there.on_device, lanes) > count  # where most ran
     leads = np.setdiff1d(steps - 1, steps) if device.any() else steps[:0]
     found = _restrict(found, inside | np.isin(found.rows.step, leads))
     found = found._replace(rows=_with_compute(trace, ranks, found.rows))
-    ahead = Ahead.none(len(ranks))
+    ahead = Ahead.none(lanes)
     if device.any():
         found = _restrict(found, device[found.rows.lane] == found.rows.on_device)
         clock = _clocks_read(trace, clocks, ranks)
@@ -62,15 +64,17 @@ def graph(trace: Trace, clocks: Clocks, steps: Array, ranks: Array) -> Graph:
         found = found._replace(rows=rows)
     lost = np.isin(ranks, list(clocks.unplaced)) & ~device
     found = _restrict(found, ~lost[found.rows.lane]) if lost.any() else found
-    rows = _with_deciding_members(found.rows)
+    rows = found.rows
+    nobody = np.bincount(rows.operation, rows.decides) == 0  # of those present: then all do
+    rows = rows.with_column("decides", rows.decides | nobody[rows.operation])
     rows = streams.with_stream_order(rows, found.operations)
     found = found._replace(rows=with_reached(rows, found.operations) if device.any() else rows)
     apart = device & ~np.isin(ranks, trace.host_clock_ranks)
     known = np.union1d(steps, leads)
     span = LaneExtent(trace, clocks, known, ranks, device, apart)
     over, queues = _over(span, found, _earliest_ends(found))
-    operations = found.operations.with_column("over_ns", over).with_column("queues", queues)
-    operations = operations.with_column("last_ns", _last_entries(found))
+    entered = _last_entries(found)
+    operations = found.operations.with_columns(over_ns=over, queues=queues, last_ns=entered)
     rows, operations = rows_of(span, found, operations)
     begun, ended = (span.step_ns(end)[np.isin(known, steps)] for end in ("enter_ns", "leave_ns"))
     ended = np.full_like(ended, -1) if device.any() else ended  # streams work between steps, too
@@ -102,18 +106,6 @@ def _restrict(found: Entries, kept: Array) -> Entries:
     return Entries(
         rows.with_column("operation", number[rows.operation]), found.operations.select(present)
     )
-
-
-def _with_deciding_members(rows: Columns) -> Columns:
-    """The rows, with all members deciding on an operation on which none of those present does."""
-    nobody = np.bincount(rows.operation, rows.decides) == 0
-    return rows.with_column("decides", rows.decides | nobody[rows.operation])
-
-
-def _device_lanes(rows: Columns, lanes: int) -> Array:
-    """Ranks most of whose operations ran on a device."""
-    count = np.bincount(rows.lane, minlength=lanes)
-    return np.asarray(2 * np.bincount(rows.lane, rows.on_device, lanes) > count)
 
 
 def _with_compute(trace: Trace, ranks: Array, rows: Columns) -> Columns:

@@ -91,17 +91,20 @@ def _groups(ops: Columns, sent: OperationMessages) -> Array:
 
 
 def _edges(ops: Columns, sent: OperationMessages, *, overlapping: bool) -> Pairs:
+    gathers = in_order(ops, (ops.role == Role.PARAMS) & ~gathered_ahead(ops))[::-1]
     found = [
         _chain(ops, _computing(ops), ops.worker),
         _chain(ops, np.isin(ops.role, MESSAGES), ops.worker * len(Role) + ops.role),
         _chain(ops, np.isin(ops.role, (Role.PARAMS, Role.GRADS)), ops.worker),
         *_of_messages(ops, sent),
         _before_backward(ops),
-        _after_params(ops),
+        # a virtual stage's first forward after the last gather of its parameters
+        after_gathers(ops, gathers, in_order(ops, ops.role == Role.FORWARD)),
         *_after_computes(ops, overlapping=overlapping),
     ]
-    if overlapping:
-        found.append(_reduced_behind(ops))
+    if overlapping:  # its gradients are first reduced after its last backward
+        backward = in_order(ops, ops.role == Role.BACKWARD)[::-1]
+        found.append(in_chunks(ops, backward, in_order(ops, ops.role == Role.GRADS)))
     return np.concatenate([a for a, _ in found]), np.concatenate([b for _, b in found])
 
 
@@ -169,19 +172,6 @@ _BACKWARD_MESSAGES = (Role.BACKWARD_RECV, Role.BACKWARD_SEND)
 def _firsts(ops: Columns, nodes: Array) -> Array:
     """The first of each worker, of nodes in order of workers."""
     return np.asarray(nodes[np.diff(ops.worker[nodes], prepend=-1) != 0])
-
-
-def _after_params(ops: Columns) -> Pairs:
-    """The first forward of a virtual stage after the last gather of its parameters."""
-    gathers = in_order(ops, (ops.role == Role.PARAMS) & ~gathered_ahead(ops))[::-1]
-    return after_gathers(ops, gathers, in_order(ops, ops.role == Role.FORWARD))
-
-
-def _reduced_behind(ops: Columns) -> Pairs:
-    """Gradients of a virtual stage are first reduced after its last backward."""
-    reductions = in_order(ops, ops.role == Role.GRADS)
-    backward = in_order(ops, ops.role == Role.BACKWARD)[::-1]
-    return in_chunks(ops, backward, reductions)
 
 
 # -- after the last compute ------------------------------------------------------------------------

@@ -71,8 +71,7 @@ def collectives(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     events = _in_order(_finished_records(events, ranks, events.group >= 0))
     number = run_numbers(events.group, events.group_seq)
     single = _unrelated_records(events, number)
-    if single.any():
-        number = _singled_out(number, single)
+    number = np.cumsum(begins(number) | single) - 1  # each of these an operation of its own
     placed = stamps(trace, events, clocks)
     enter, leave = placed.enter_ns, placed.leave_ns
     first = np.flatnonzero(np.diff(number, prepend=-1))
@@ -99,7 +98,11 @@ def collectives(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
         members=members,
         whole=members == traced[group] if len(group) else members > 0,
     )
-    return _by_queue(table, operations) if single.any() else Entries(table, operations)
+    if single.any():  # in order of queue and sequence
+        order = np.lexsort([operations.sequence, operations.queue])
+        table = table.with_column("operation", np.argsort(order)[number]).sorted_by("operation")
+        operations = operations.select(order)
+    return Entries(table, operations)
 
 
 def _operations(heads: Columns, **known: Array) -> Columns:
@@ -108,13 +111,6 @@ def _operations(heads: Columns, **known: Array) -> Columns:
     whole = ("sequence", "step", "group", "op", "dtype", "root")
     found = {name: heads[names.get(name, name)].astype(np.int64) for name in whole}
     return Columns({**found, "message": np.zeros(len(heads), bool), **known})
-
-
-def _by_queue(rows: Columns, operations: Columns) -> Entries:
-    """Operations in order of queue and sequence."""
-    order = np.lexsort([operations.sequence, operations.queue])
-    rows = rows.with_column("operation", np.argsort(order)[rows.operation])
-    return Entries(rows.sorted_by("operation"), operations.select(order))
 
 
 def _finished_records(events: Columns, ranks: Array, usable: Array) -> Columns:
@@ -158,11 +154,6 @@ def _unrelated_records(events: Columns, number: Array) -> Array:
         return np.asarray(unknown)
     has_root = np.bincount(number, events["rank"] == events.peer_or_root) > 0
     return np.asarray(unknown | (rooted & ~has_root[number]))
-
-
-def _singled_out(number: Array, single: Array) -> Array:
-    """The numbers, with each `single` record made an operation of its own."""
-    return np.cumsum(begins(number) | single) - 1
 
 
 def _waiting_roots(

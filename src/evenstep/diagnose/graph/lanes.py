@@ -77,7 +77,11 @@ def rows_of(span: LaneExtent, found: Entries, operations: Columns) -> tuple[Colu
     """
     over = operations.over_ns
     parts, unknown = _host_rows(span, found, operations)
-    operations = _over_before_waits(parts, operations)
+    ended = over.copy()  # the end of an asynchronous one is stamped by another thread, maybe later
+    for rows in parts:
+        waited = rows.select(rows.order == WAIT)
+        np.minimum.at(ended, waited.wait, waited.until_ns)
+    operations = operations.with_column("over_ns", np.maximum(ended, operations.last_ns))
     if len(unknown):
         number = len(operations) + np.arange(len(unknown))  # each an operation of its own
         parts.append(_table(unknown, number, number, CALL))
@@ -153,16 +157,6 @@ def _entry_rows(rows: Columns, waits: Array) -> Columns:
 
 
 # -- hosts -----------------------------------------------------------------------------------------
-
-
-def _over_before_waits(parts: list[Columns], operations: Columns) -> Columns:
-    """The operations, over at the latest when a thread that waited for them went on: the end of an
-    asynchronous one is stamped by another thread, which may be later."""
-    over = operations.over_ns.copy()
-    for rows in parts:
-        waited = rows.select(rows.order == WAIT)
-        np.minimum.at(over, waited.wait, waited.until_ns)
-    return operations.with_column("over_ns", np.maximum(over, operations.last_ns))
 
 
 def _host_rows(
@@ -388,8 +382,8 @@ def _with_kernel_ends(rows: Columns, operations: Columns) -> tuple[Columns, Colu
     over = np.zeros(len(heads), np.int64)
     np.maximum.at(over, of, operations.over_ns[rows.operation[members]])
     ends = single_operations(table.select(heads).with_column("leave_ns", over), operations)
-    table = table.with_column("after", rows.operation[members])
-    table = table.with_column("slack_ns", np.full(len(members), NO_ENTRY))
+    slack = np.full(len(members), NO_ENTRY)
+    table = table.with_columns(after=rows.operation[members], slack_ns=slack)
     after = np.where(number[before] >= 0, number[before], rows.after)
     return (
         rows.with_column("after", after),
@@ -423,8 +417,8 @@ def _deferred_waits(rows: Columns, waited: Awaited) -> list[Columns]:
     for worked, order in ((False, WAIT), (True, WORKED)):
         waiting = np.flatnonzero((waited.ahead > 1 - worked) & (waited.worked == worked))
         since = waiting + waited.ahead[waiting] - (not worked)
-        table = rows.select(since).with_column("operation", rows.operation[waiting])
-        table = table.with_column("leave_ns", until[since])
+        told = {"operation": rows.operation[waiting], "leave_ns": until[since]}
+        table = rows.select(since).with_columns(**told)
         if worked:
             table = table.with_column("enter_ns", waited.since_ns[waiting])
         parts.append(_table(table, None, table.operation, order))

@@ -34,7 +34,10 @@ def with_reached(rows: Columns, operations: Columns) -> Columns:
     rows = _with_limited_issues(rows, operations)
     mine = _as_issued(rows)
     some = rows.select(mine)
-    held, chained = _held_by_queue(some, operations), _follow_other_queues(some, operations)
+    held, queue = _held_by_queue(some, operations), operations.queue[some.operation]
+    at_once = np.abs(some.enter_ns - np.append(0, some.leave_ns[:-1])) <= CROSSING_NS
+    chained = at_once & ~begins(some.lane) & (np.diff(queue, prepend=-1) != 0)
+    chained &= ~operations.message[some.operation]  # as what was issued before elsewhere ends
     if not (held | chained).any():
         return rows
     soonest = -running_maximum(-some.enter_ns[::-1], some.lane[::-1])[::-1]  # from each row on
@@ -176,13 +179,6 @@ def _held_by_queue(rows: Columns, operations: Columns) -> Array:
     held = np.zeros(len(rows), bool)
     held[order] = at_once & (early.sum() <= MINOR * at_once.sum())
     return held
-
-
-def _follow_other_queues(rows: Columns, operations: Columns) -> Array:
-    """Collectives that begin as the one their lane issued before, in another queue, ends."""
-    found = ~begins(rows.lane) & ~operations.message[rows.operation]
-    found &= np.abs(rows.enter_ns - np.append(0, rows.leave_ns[:-1])) <= CROSSING_NS
-    return np.asarray(found & (np.diff(operations.queue[rows.operation], prepend=-1) != 0))
 
 
 def _held_ns(gaps: Gaps, share: Array, work: Array, held: Array) -> Array:

@@ -56,11 +56,9 @@ def segments(
     stretch = np.searchsorted(gaps, np.arange(len(steps)), side="right")
     between, between_ns = _between(begun_ns, ended_ns)
     own, start, resumed = _own(rows, operations, begun_ns, stretch, index, between)
-    rows = rows.with_column("own_ns", own).with_column("segment", row_in)
-    rows = rows.with_column("ends", rows.order == STEP_END).with_column("index", index)
-    rows = rows.with_column("hidden", rows.order == WORKED)
-    operations = operations.with_column("segment", operation_in)
-    operations = operations.with_column("took_ns", _took(rows, operations))
+    ends, hidden = rows.order == STEP_END, rows.order == WORKED
+    rows = rows.with_columns(own_ns=own, segment=row_in, ends=ends, index=index, hidden=hidden)
+    operations = operations.with_columns(segment=operation_in, took_ns=_took(rows, operations))
     if "slack_ns" in rows and (rows.slack_ns >= 0).any():
         rows, operations = _with_issues(rows, operations, resumed, start, stretch[index], busy)
     rows, operations = _sort(rows, operations)
@@ -120,19 +118,13 @@ def _own(
     ends = np.minimum(before, rows.at_ns), rows.at_ns
     own += np.subtract(*(length_before(idle, 0 * lane, at) for at in ends))
     begun = begun_ns[index[opens], lane[opens]]
-    usual = _usual_beginnings(own, lane, index, opens)
+    first = begins(index, lane)
+    first[opens] = False
+    usual = quantiles(own[first], lane[first], 0.5, int(lane.max(initial=0)) + 1)
     own[opens] = np.where(begun >= 0, np.maximum(rows.at_ns[opens] - begun, 0), usual[lane[opens]])
     start = np.full((int(stretch.max(initial=0)) + 1, begun_ns.shape[1]), -(2**62), np.int64)
     start[stretch[index[opens]], lane[opens]] = rows.at_ns[opens] - own[opens].astype(np.int64)
     return own, start, resumed
-
-
-def _usual_beginnings(own: Array, lane: Array, index: Array, opens: Array) -> Array:
-    """Per lane, the median work before the first row of a step."""
-    first = begins(index, lane)
-    first[opens] = False
-    rows = np.flatnonzero(first)
-    return quantiles(own[rows], lane[rows], 0.5, int(lane.max(initial=0)) + 1)
 
 
 def _took(rows: Columns, operations: Columns) -> Array:
@@ -291,7 +283,11 @@ def _with_issues(
     lane, count = rows.lane[entry], len(operations)
     opens = begins(lane, stretch[entry])
     at = running_maximum(rows.at_ns[entry] - rows.slack_ns[entry], lane)
-    place = _issue_places(rows.select(entry), operations)
+    some = rows.select(entry)
+    number = np.where(some.enter >= 0, some.enter, some.wait)
+    mine = {"lane": lane, "step": some.step, "operation": number}
+    issued = Columns({**mine, "sends": operations.root[number] == lane})
+    place = places_of(issued, entered_kinds(issued, operations))
     source = np.where(opens, NONE, _resumption_rows(rows, resumed, entry, at, place, busy))
     inside = (source >= 0) & (rows.segment[source] == rows.segment[entry])
     crosses = (source >= 0) & ~inside | opens
@@ -306,24 +302,15 @@ def _with_issues(
     begin = np.maximum(begin, np.where(crosses, left, NEVER_NS))
     resumes = np.full(len(rows), NONE)
     resumes[source[inside]] = count + np.flatnonzero(inside)
-    rows = rows.with_column("resumes", resumes)
     following = np.searchsorted(entry, np.arange(len(rows)))
     there = np.append(lane, NONE)[following] == rows.lane
     host = np.where(there, count + following, NONE)
     table = {"lane": lane, "step": rows.step[entry], "enter_ns": at, "leave_ns": at}
     issues = single_operations(Columns(table), operations)
-    issues = issues.with_column("segment", rows.segment[entry]).with_column("queues", ~opens)
-    issues = issues.with_column("opens", np.where(crosses, lane, NONE))
-    issues = issues.with_column("took_ns", (at - begin).astype(float))
-    return rows.with_column("host", host), Columns.concatenate([operations, issues])
-
-
-def _issue_places(rows: Columns, operations: Columns) -> Array:
-    """A number per issued entry, the same at the same place in steps of the same program."""
-    number = np.where(rows.enter >= 0, rows.enter, rows.wait)
-    mine = Columns({"lane": rows.lane, "step": rows.step, "operation": number})
-    mine = mine.with_column("sends", operations.root[number] == rows.lane)
-    return places_of(mine, entered_kinds(mine, operations))
+    took, after = (at - begin).astype(float), np.where(crosses, lane, NONE)
+    issues = issues.with_columns(segment=some.segment, queues=~opens, opens=after, took_ns=took)
+    rows = rows.with_columns(host=host, resumes=resumes)
+    return rows, Columns.concatenate([operations, issues])
 
 
 def _resumption_rows(

@@ -190,13 +190,6 @@ class Costs:
         rows = np.flatnonzero(own_ns != self.graph.own_ns)
         return base._replace(rows=rows, own_ns=np.maximum(own_ns[rows], 0.0))
 
-    def first_rows(self) -> Array:
-        """The first row of each cell: (steps, lanes)."""
-        found = np.zeros((len(self.graph.steps), len(self.graph.ranks)), np.int64)
-        for part in self.parts:
-            found[part.segments[:, None], part.lanes[None, :]] = part.rows[:, :, 0]
-        return found
-
     def combined(self, changes: Sequence[Change]) -> Change:
         """All of these changes at once."""
         return combine(self.graph, changes)

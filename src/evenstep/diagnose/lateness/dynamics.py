@@ -66,7 +66,11 @@ def path_summary(case: Case) -> dict[str, Any] | None:
     changes = np.diff(path.column[bound]) != 0
     bits = entropy(np.bincount(path.column[bound], minlength=ranks))
     who, length = dwells(path.column)
-    stays = length[who != NOBODY]
+    stays, longest = length[who != NOBODY], None
+    if len(stays):
+        at = int(np.where(who != NOBODY, length, 0).argmax())
+        rank, first = case.grid.ranks[who[at]], path.step[length[:at].sum()]
+        longest = {"rank": int(rank), "steps": int(length[at]), "first_step": int(first)}
     return {
         "bounds": _bounds(case, path),
         "unbound_share": float((~bound).mean()),
@@ -76,18 +80,9 @@ def path_summary(case: Case) -> dict[str, Any] | None:
         "moves_share": float(changes.mean()) if len(changes) else None,
         "dwell_steps": {
             "mean": float(stays.mean()) if len(stays) else None,
-            "longest": _longest(case, path, who, length),
+            "longest": longest,
         },
     }
-
-
-def _longest(case: Case, path: Path, who: Array, length: Array) -> dict[str, int] | None:
-    stays = np.where(who != NOBODY, length, 0)
-    if not len(stays) or stays.max() == 0:
-        return None
-    at = int(stays.argmax())
-    rank, first = case.grid.ranks[who[at]], path.step[length[:at].sum()]
-    return {"rank": int(rank), "steps": int(length[at]), "first_step": int(first)}
 
 
 def _bounds(case: Case, path: Path) -> list[dict[str, Any]]:
@@ -161,10 +156,14 @@ def blame_summary(case: Case) -> dict[str, Any] | None:
     if total <= 0:
         return None
     grid, windows = case.grid, found.by_window()
+    lost = windows.sum(axis=0)
+    worst = np.argsort(-lost, kind="stable")[: min(LISTED, np.count_nonzero(lost > 0))]
     small, nodes = found.shape[1] <= MOST_RANKS, [case.trace.ranks[int(r)].node for r in grid.ranks]
     return {
         "rank_seconds": float(grid.wait_ns.sum()) / 1e9,
-        "culprits": _culprits(windows.sum(axis=0), grid.ranks, total),
+        "culprits": [
+            {"rank": int(grid.ranks[at]), "share": float(lost[at] / total)} for at in worst
+        ],
         "pairs": _pairs(found, grid.ranks.tolist(), total) if small else [],
         "nodes": _pairs(found, nodes, total) if small and len(set(nodes)) > 1 else [],
         "windows": [
@@ -178,13 +177,6 @@ def blame_summary(case: Case) -> dict[str, Any] | None:
         "drift": drift(found),
         "largest_delay": largest_delay(case),
     }
-
-
-def _culprits(blamed: Array, ranks: Array, total: float) -> list[dict[str, Any]]:
-    order = np.argsort(-blamed, kind="stable")[:LISTED]
-    return [
-        {"rank": int(ranks[i]), "share": float(blamed[i] / total)} for i in order if blamed[i] > 0
-    ]
 
 
 def _pairs(found: Blame, places: list[Any], total: float) -> list[dict[str, Any]]:

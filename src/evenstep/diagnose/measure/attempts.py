@@ -29,7 +29,6 @@ from evenstep.statistics.interval import BLOCK_STEPS
 from evenstep.trace.clocks.clocks import Clocks, align
 from evenstep.trace.columns import Array
 from evenstep.trace.loading import load
-from evenstep.trace.pack import Extent
 from evenstep.trace.reader import SpoolContents, read_spool
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.layout import Kind, Phase
@@ -127,27 +126,24 @@ def read_attempts(folder: Path) -> list[Attempt]:
     return found
 
 
-def some_spools(folder: Path, number: int) -> list[Extent]:
-    """Spools of at most `RANKS_READ` ranks of an attempt, evenly spread."""
-    files, _ = spools_in(folder / f"attempt-{number:03d}")
-    picks = np.unique(np.linspace(0, max(len(files) - 1, 0), RANKS_READ).astype(int))
-    return [files[pick] for pick in picks if files]
-
-
 def _marked(folder: Path, number: int) -> Attempt | None:
     """An attempt by some of its ranks, its steps those of the rank with most; None without a step
     that something marked."""
-    spools = []
-    for file in some_spools(folder, number):
+    spools, (files, _) = [], spools_in(folder / f"attempt-{number:03d}")
+    for pick in np.linspace(0, len(files) - 1, min(RANKS_READ, len(files))).astype(int):
         with suppress(TraceError):
-            spools.append(read_spool(file))
+            spools.append(read_spool(files[pick]))
     spools = [spool for spool in spools if len(spool.summaries)]
     if not spools or any("steps" in spool.facts for spool in spools):
         return None
     main = max(spools, key=lambda spool: int(spool.summaries["count"].sum()))
     rows = main.summaries
     steps = int(rows["count"].sum())
-    first, last = _logged_steps(main) or (None, None)
+    logged = (_values(main, Kind.MARKER, name) for name in PROGRESS)
+    progress = next((each for each in logged if len(each)), None)  # the script's own count of steps
+    paused = rows["phase_ns"][:, [Phase.CHECKPOINT, Phase.EVALUATION]].any(axis=1)
+    single = rows["step_sum_ns"][(rows["count"] == 1) & ~paused].astype(float)
+    energy = [values for spool in spools if len(values := _values(spool, Kind.SAMPLE, ENERGY)) > 1]
     world = max(int(spool.identity.get("world", 1)) for spool in spools)
     writing = _checkpoints(spools)
     again, again_ns = _since(rows, writing[-1][0] if writing else -1)
@@ -159,8 +155,10 @@ def _marked(folder: Path, number: int) -> Attempt | None:
         step_ns=float(rows["step_sum_ns"].sum()) / max(steps, 1), checkpoints=len(writing),
         checkpoint_ns=float(np.mean([length for _, length in writing])) if writing else None,
         steps_since_checkpoint=again, since_checkpoint_ns=again_ns,
-        first_progress=first, last_progress=last, **_windows(_single_steps(rows)),
-        energy_joules=_energy(spools, world), samples=float(np.mean(samples)),
+        first_progress=None if progress is None else int(progress.min()),
+        last_progress=None if progress is None else int(progress.max()), **_windows(single),
+        energy_joules=float(np.mean([*map(np.ptp, energy)])) * world if energy else None,
+        samples=float(np.mean(samples)),
         preempted=RunFolder(folder).preemption(number).get("signal"),
     )  # fmt: skip
 
@@ -190,12 +188,6 @@ def _inferred(folder: Path, number: int) -> Attempt | None:
 def _wall_s(row: Any, name: str) -> float:
     """A monotonic stamp of a summary on the wall clock; both clocks were read at its end."""
     return float(int(row["realtime_ns"]) - int(row["end_ns"]) + int(row[name])) / 1e9
-
-
-def _single_steps(rows: Array) -> Array:
-    """Lengths of the steps that have a record of their own and no checkpoint, in ns."""
-    extra = rows["phase_ns"][:, Phase.CHECKPOINT] + rows["phase_ns"][:, Phase.EVALUATION]
-    return np.asarray(rows["step_sum_ns"][(rows["count"] == 1) & (extra == 0)], float)
 
 
 def _windows(single: Array) -> dict[str, Any]:
@@ -231,26 +223,11 @@ def _since(rows: Array, step: int) -> tuple[int, float]:
     return int(rows["count"][after].sum()), float(rows["step_sum_ns"][after].sum())
 
 
-def _logged_steps(spool: SpoolContents) -> tuple[int, int] | None:
-    """Least and largest value of the script's own logged count of steps."""
-    found = (_values(spool, Kind.MARKER, name) for name in PROGRESS)
-    values = next((each for each in found if len(each)), None)
-    return None if values is None else (int(values.min()), int(values.max()))
-
-
 def _values(spool: SpoolContents, kind: Kind, name: str) -> Array:
     """The values that a rank recorded under a name."""
     number = {text: number for number, text in spool.names.items()}.get(name, -1)
     chosen = (spool.records["kind"] == int(kind)) & (spool.records["name"] == number)
     return np.ascontiguousarray(spool.records["bytes_in"][chosen]).view(np.float64)
-
-
-def _energy(spools: Sequence[SpoolContents], world: int) -> float | None:
-    """Energy of all ranks, from the counters of those that were read."""
-    each = [
-        np.ptp(values) for spool in spools if len(values := _values(spool, Kind.SAMPLE, ENERGY)) > 1
-    ]
-    return float(np.mean(each)) * world if each else None
 
 
 # -- deaths ----------------------------------------------------------------------------------------

@@ -123,11 +123,9 @@ class AttemptsAccount(NamedTuple):
     running_s: float
     steps: int  # done, those done again included
     lost_steps: int
-
-    @property
-    def unsure_steps(self) -> int:
-        """Steps that may have been done again without a record of it."""
-        return sum(loss.at_most - loss.steps for loss in self.losses)
+    unsure_steps: int  # that may have been done again without a record of it
+    work_s: float  # of work done again
+    gap_s: float  # between attempts
 
     @property
     def net_steps(self) -> int:
@@ -135,19 +133,9 @@ class AttemptsAccount(NamedTuple):
         return max(self.steps - self.lost_steps, 1)
 
     @property
-    def work_s(self) -> float:
-        """Time of work done again."""
-        return sum(loss.work_s for loss in self.losses)
-
-    @property
-    def gap_s(self) -> float:
-        """Time between attempts."""
-        return sum(loss.gap_s for loss in self.losses)
-
-    @property
     def lost_s(self) -> float:
-        """Both."""
-        return sum(loss.work_s + loss.gap_s for loss in self.losses)
+        """Time of work done again, and between attempts."""
+        return self.work_s + self.gap_s
 
     @property
     def amplification(self) -> float:
@@ -172,6 +160,8 @@ def account(attempts: Sequence[Attempt]) -> AttemptsAccount:
         attempts, losses, elapsed_s=attempts[-1].ended_s - attempts[0].started_s,
         running_s=sum(one.steps * one.step_ns for one in attempts) / 1e9,
         steps=sum(one.steps for one in attempts), lost_steps=sum(loss.steps for loss in losses),
+        unsure_steps=sum(loss.at_most - loss.steps for loss in losses),
+        work_s=sum(loss.work_s for loss in losses), gap_s=sum(loss.gap_s for loss in losses),
     )  # fmt: skip
 
 
@@ -247,7 +237,7 @@ def pacing(trace: Trace) -> dict[str, Any] | None:
     steps = steps.select(np.isin(steps.rank, paced))
     if not len(steps):
         return None
-    held = steps.select(steps.held_ns > 0)
+    held, unpaced = steps.select(steps.held_ns > 0), sorted(set(trace.ranks) - set(paced))
     booked = [accounts[rank].get("booked_ns") for rank in paced]
     verdicts = [accounts[rank].get("verdict") or {} for rank in paced]
     return {
@@ -259,7 +249,9 @@ def pacing(trace: Trace) -> dict[str, Any] | None:
         "verdicts": dict(Counter(str(one.get("word") or ENDED_EARLY) for one in verdicts)),
         "effect": _effect(verdicts),
         "part": next((str(one["part"]) for one in accounts.values() if one.get("part")), ""),
-        "beside": _unpaced_beside(trace, paced),
+        "beside": {"paced": _kind(trace, paced), "unpaced": _kind(trace, unpaced)}
+        if unpaced
+        else None,
     }
 
 
@@ -277,14 +269,6 @@ def effects_of_actions(trace: Trace) -> list[dict[str, Any]]:
 
 def _tried(told: Mapping[str, Any]) -> tuple[int, int]:
     return told.get("pairs", 0), told.get("acted_steps", 0)
-
-
-def _unpaced_beside(trace: Trace, paced: Sequence[int]) -> dict[str, Any] | None:
-    """Paced and unpaced ranks compared; None where there is one kind only."""
-    unpaced = sorted(set(trace.ranks) - set(paced))
-    if not unpaced:
-        return None
-    return {"paced": _kind(trace, paced), "unpaced": _kind(trace, unpaced)}
 
 
 def _kind(trace: Trace, ranks: Sequence[int]) -> dict[str, Any]:

@@ -177,7 +177,12 @@ def _grid_of(trace: Trace, numbers: Array, ranks: Array, clocks: Clocks | None =
     )  # fmt: skip
     _fill_steps(grid, steps)
     _fill_phases(grid, trace)
-    _fill_times(grid, trace, present)
+    found = times(grid.graph)
+    for name in ("blocked_ns", "wait_ns", "hidden_ns", "collectives"):
+        getattr(grid, name)[present] = getattr(found, name)
+    grid.work_ns[present] = np.maximum(found.work_ns - grid.held_ns[present], 0)
+    if grid.graph.device.any():
+        _fill_streams(grid, trace, present)
     _fill_devices(grid, trace)
     return grid
 
@@ -196,16 +201,6 @@ def _fill_devices(grid: StepGrid, trace: Trace) -> None:
     start, end = grid.clocks.placed(spans)
     length = union_length(Intervals(cell, start - base, end - base), grid.start_ns.size)
     grid.device_ns = grid.shaped(length)
-
-
-def _fill_times(grid: StepGrid, trace: Trace, present: Array) -> None:
-    """Own work and waits of the steps that the trace has records of."""
-    found = times(grid.graph)
-    for name in ("blocked_ns", "wait_ns", "hidden_ns", "collectives"):
-        getattr(grid, name)[present] = getattr(found, name)
-    grid.work_ns[present] = np.maximum(found.work_ns - grid.held_ns[present], 0)
-    if grid.graph.device.any():
-        _fill_streams(grid, trace, present)
 
 
 #: Phases in which a host only issues what its device does, unless both read one clock and these are

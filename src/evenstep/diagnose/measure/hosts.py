@@ -191,12 +191,13 @@ def usual(places: Mapping[int, Layout]) -> dict[int, Layout]:
 
 def _commonest(places: list[Layout]) -> Layout:
     count = Counter(place._replace(local=-1) for place in places)
-    return min(count, key=lambda place: (-count[place], _badness(place)))
 
+    def order(place: Layout) -> tuple[int, int, int, bool, int]:
+        lanes = place.lanes[0] if place.lanes else 0
+        distance = _level(place.nearest or "")
+        return -count[place], distance, place.sharing or 0, bool(place.far_cores), -lanes
 
-def _badness(place: Layout) -> tuple[int, int, bool, int]:
-    lanes = place.lanes[0] if place.lanes else 0
-    return _level(place.nearest or ""), place.sharing or 0, bool(place.far_cores), -lanes
+    return min(count, key=order)
 
 
 # -- samples and logged numbers --------------------------------------------------------------------

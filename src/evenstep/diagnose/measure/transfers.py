@@ -10,6 +10,7 @@ from groups on the nodes alike, or from the run's own best, in this order.
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -371,11 +372,13 @@ def _shape(trace: Trace, measured: Transfers, groups: list[int], *key: int) -> S
 
 def reference(trace: Trace, shape: Shape, others: list[Shape]) -> Reference | None:
     """The bus bandwidth that a shape should reach; None where unknown or reached."""
+    wanted = Op(shape.op).name.lower().replace("_", "")
     floors = [
         (float(floor["busbw_gBps"]), str(floor.get("by") or "nccl-tests"))
-        for floor in measured_floors(trace, shape.op)
-        if floor.get("busbw_gBps") and floor.get("ranks") in (None, shape.members)
-    ]
+        for floor in trace.run.get("floors") or []  # of nccl-tests, given with the trace
+        if re.sub("_|perf", "", str(floor.get("op", "")).lower()) == wanted
+        and floor.get("busbw_gBps") and floor.get("ranks") in (None, shape.members)
+    ]  # fmt: skip
     if floors:
         best, by = max(floors)
         return Reference(best, f"{by} on these nodes", True)
@@ -395,16 +398,6 @@ def reference(trace: Trace, shape: Shape, others: list[Shape]) -> Reference | No
     ]
     best = max(alike, default=0.0)
     return Reference(best, "the run's own best", False) if best > shape.busbw_gBps else None
-
-
-def measured_floors(trace: Trace, op: int) -> list[dict[str, Any]]:
-    """Rows of nccl-tests for an operation, where its log was given with the trace."""
-    wanted = Op(op).name.lower().replace("_", "")
-    return [
-        floor
-        for floor in trace.run.get("floors") or []
-        if str(floor.get("op", "")).lower().replace("_", "").replace("perf", "") == wanted
-    ]
 
 
 def adapter_gBps(trace: Trace, shape: Shape) -> float | None:  # noqa: N802

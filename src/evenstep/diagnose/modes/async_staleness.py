@@ -59,20 +59,13 @@ def rounds(grid: StepGrid) -> Rounds | None:
 
 def staleness(trace: Trace, grid: StepGrid) -> Staleness | None:
     """Staleness of every update: logged, or counted where ranks practically never synchronize."""
-    logged = _logged_staleness(trace)
-    if logged is not None:
-        return logged
-    updating = len(trace.of_kind(Kind.POINT_TO_POINT)) > 0  # else they may be jobs of their own
-    return _count_staleness(trace, grid) if updating and is_uncoupled(trace, grid) else None
-
-
-def _logged_staleness(trace: Trace) -> Staleness | None:
     logged = logged_values(trace, STALENESS)
     good = np.isfinite(logged.value) & (logged.value >= 0)
-    if not good.any():
-        return None
-    order = np.flatnonzero(good)[np.argsort(logged.step[good], kind="stable")]
-    return Staleness(logged.rank[order], logged.step[order], logged.value[order], logged=True)
+    if good.any():
+        order = np.flatnonzero(good)[np.argsort(logged.step[good], kind="stable")]
+        return Staleness(logged.rank[order], logged.step[order], logged.value[order], logged=True)
+    updating = len(trace.of_kind(Kind.POINT_TO_POINT)) > 0  # else they may be jobs of their own
+    return _count_staleness(trace, grid) if updating and is_uncoupled(trace, grid) else None
 
 
 def is_uncoupled(trace: Trace, grid: StepGrid) -> bool:

@@ -166,7 +166,9 @@ def _of_latency(case: Case, small: list[SmallCollectives], gain: Gain) -> list[F
             "megabytes": BUCKET_BYTES // 1_000_000,
             "merged": first.merged_per_step,
         },
-        where=Where(groups=case.groups_named(groups)), projected=partial(by_growth, growth=_hops),
+        where=Where(groups=case.groups_named(groups)),
+        # a ring's latency, 2(n - 1) alpha
+        projected=partial(by_growth, growth=lambda n, times: (n * times - 1) / max(n - 1, 1)),
         options={"larger" if first.in_turn else "buckets": gain.share, **_fewer_hops(case, small)},
         evidence=[
             Evidence("collectives_per_step", first.per_step, first.merged_per_step, "1"),
@@ -174,11 +176,6 @@ def _of_latency(case: Case, small: list[SmallCollectives], gain: Gain) -> list[F
             Evidence("median_size", size, BUCKET_BYTES, "bytes"),
         ],
     )  # fmt: skip
-
-
-def _hops(ranks: int, factor: int) -> float:
-    """Growth of a ring's latency, 2(n - 1) alpha."""
-    return (ranks * factor - 1) / max(ranks - 1, 1)
 
 
 def _fewer_hops(case: Case, small: list[SmallCollectives]) -> dict[str, Share | None]:

@@ -83,12 +83,15 @@ def _of_places(case: Case, places: list[Stuck], *, circle: bool) -> Finding:
     sites = {trace.names[call.name] for rank, call in place.calls.items() if rank in place.waiting}
     site = sites.pop() if len(sites) == 1 else ""
     ended = place.missing and "had ended" in _clause_of_end(case.trace, place)
+    brief = place.pause_ns is not None and not place.different and place.since_ns < BRIEF_NS
+    sure = 0.9 if place.missing or place.different else 0.6 if place.untraced else 0.5
     rest = "missing" if place.missing else "untraced" if place.untraced else "transport"
     what = "different" if place.different else "ended" if ended else "circle" if circle else rest
     return _ending(
         "hang", round(min(sum(_share(case, one) for one in places), 1.0), 4), place.step,
         say(f"hang.do.{what}", those=place.untraced), "the last records of every rank",
-        layer="framework" if culprits else "fabric", confidence=_confidence(place),
+        layer="framework" if culprits else "fabric",
+        confidence=round(0.8 * sure, 2) if brief else sure,
         observation=say(
             "hang.observation",
             those=sorted(set(place.waiting) - set(place.different)) or place.waiting,
@@ -124,12 +127,6 @@ def _share(case: Case, place: Stuck) -> float:
     part = place.since_ns / whole if whole > 0 else 1 / len(case.stuck)
     stood, ran = case.hung_ns, case.grid.total_ns
     return part * (stood / (stood + ran) if stood + ran > 0 else 1.0)
-
-
-def _confidence(place: Stuck) -> float:
-    sure = 0.9 if place.missing or place.different else 0.6 if place.untraced else 0.5
-    brief = place.pause_ns is not None and not place.different and place.since_ns < BRIEF_NS
-    return round(0.8 * sure, 2) if brief else sure
 
 
 # -- the cause, in words ---------------------------------------------------------------------------
@@ -340,18 +337,13 @@ def restart_amplification(case: Case) -> list[Finding]:
     total = account(attempts) if len(attempts) > 1 else None
     if total is None or total.elapsed_s <= 0:
         return []
-    share = _lost_share(total)
+    value = min(total.lost_s / total.elapsed_s, 1.0)
+    unsure_s = total.unsure_steps * total.running_s / max(total.steps, 1)  # may be lost, too
+    share = Share(value, value, min((total.lost_s + unsure_s) / total.elapsed_s, 1.0))
     return finding_of(
         case, "restart_amplification", Gain(share), numbers=_numbers_of_restarts(total), at=When(),
         options=_gains_of_restarts(total, share), evidence=_evidence_of_restarts(case, total),
     )  # fmt: skip
-
-
-def _lost_share(total: AttemptsAccount) -> Share:
-    """Share of the elapsed time that is lost; its high end counts work that may be lost, too."""
-    value = min(total.lost_s / total.elapsed_s, 1.0)
-    unsure_s = total.unsure_steps * total.running_s / max(total.steps, 1)
-    return Share(value, value, min((total.lost_s + unsure_s) / total.elapsed_s, 1.0))
 
 
 def _numbers_of_restarts(total: AttemptsAccount) -> dict[str, Any]:

@@ -296,15 +296,10 @@ def _below_the_knee(shape: Shape) -> TransferLine | None:
     for knee in range(len(sizes) - 1, 1, -1):
         steepest = float(per_byte[knee - 1])  # of all below; latency included, so an upper bound
         if times[knee] > COLLAPSED * max(steepest * sizes[knee], float(times[knee - 1])):
-            slope = max(_slope(sizes[:knee], times[:knee]), 1e-6)
-            return TransferLine(float(np.median(times[:knee] - slope * sizes[:knee])), 1 / slope)
+            size, time = sizes[:knee], times[:knee]  # median slope of neighbours (Theil 1950)
+            slope = np.clip(np.median(np.diff(time) / np.diff(size)), 1e-6, time[-1] / size[-1])
+            return TransferLine(float(np.median(time - slope * size)), float(1 / slope))
     return None
-
-
-def _slope(sizes: Array, times: Array) -> float:
-    """Median slope between neighbours (Theil 1950), at most the time per byte of the largest."""
-    slopes = np.diff(times) / np.diff(sizes)
-    return float(np.clip(np.median(slopes), 0, times[-1] / sizes[-1]))
 
 
 # -- incast: the finding ---------------------------------------------------------------------------

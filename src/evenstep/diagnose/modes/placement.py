@@ -153,7 +153,11 @@ def _crossing(case: Case, shape: Shape) -> _CrossingRing | None:
         return None
     group = shape.groups[0]
     where = places_of(case.trace, group)
-    if not all(where) or _orders_itself(case, group):
+    members = set(case.trace.groups[group].ranks) & case.trace.ranks.keys()
+    racks = {rack_of(case.trace, rank) for rank in members}
+    # NCCL orders ranks by node, whatever their order, but knows no racks
+    by_node = "nccl" in case.trace.groups[group].backend.lower() and len(racks) < 2
+    if not all(where) or by_node:
         return None
     known = reference(case.trace, shape, [s for s in case.shapes if s.leaving <= 1])
     ordered = shape.busbw_gBps * shape.leaving  # at most: only the shared link slows the ring
@@ -163,14 +167,6 @@ def _crossing(case: Case, shape: Shape) -> _CrossingRing | None:
     limit = np.minimum(rows.transfer_ns, case.transfers.of_kind("quiet_ns"))
     shorter = np.where(shape.rows, np.minimum(slower * rows.size_bytes, limit), 0.0)
     return _CrossingRing(shape, ordered, known, shorter)
-
-
-def _orders_itself(case: Case, group: int) -> bool:
-    """Whether the library orders ranks by itself: NCCL does by node, whatever the order of ranks,
-    but knows no racks."""
-    ranks = [rank for rank in case.trace.groups[group].ranks if rank in case.trace.ranks]
-    racks = {rack_of(case.trace, rank) for rank in ranks}
-    return "nccl" in case.trace.groups[group].backend.lower() and len(racks) < 2
 
 
 # -- rings: the finding ----------------------------------------------------------------------------
@@ -184,8 +180,10 @@ def _mismatch(case: Case, crossing: list[_CrossingRing], gain: Gain) -> list[Fin
     ranks = [rank for rank in trace.groups[shape.groups[0]].ranks if rank in trace.ranks]
     kind = "racks" if where[0] == rack_of(trace, ranks[0]) != "" else "nodes"
     order = group_by_place(ranks, where)
-    layered = _hierarchy_saves(case, first) * case.transfers.rows.size_bytes
-    layered_ns = case.gained(np.where(shape.rows, layered, 0.0))
+    layered = hierarchical(case, shape, 1.0, Link(first.ordered_gBps)).transfer_ns  # per byte
+    layered = layered if shape.op == int(Op.ALL_REDUCE) else layered / 2
+    saved = max(0.0, shape.factor / shape.busbw_gBps - layered) * case.transfers.rows.size_bytes
+    layered_ns = case.gained(np.where(shape.rows, saved, 0.0))
     return finding_of(
         case, "collective_topology_mismatch", gain,
         confidence=min(gain.share.confidence, 1.0 if first.known else UNSURE),
@@ -244,11 +242,3 @@ def hierarchical(case: Case, shape: Shape, size: float, stream: Link) -> Cost:
     inside = [one.busbw_gBps for one in case.shapes if one.nodes == 1 and one.busbw_gBps > 0]
     inner = Link(max(inside, default=float("inf")))
     return allreduce.hierarchical(size, shape.nodes, per_node, inner=inner, outer=outer)
-
-
-def _hierarchy_saves(case: Case, first: _CrossingRing) -> float:
-    """Time per byte that a hierarchical algorithm would save, at least 0."""
-    shape = first.shape
-    whole = shape.factor / shape.busbw_gBps
-    layered = hierarchical(case, shape, 1.0, Link(first.ordered_gBps)).transfer_ns
-    return max(0.0, whole - (layered if shape.op == int(Op.ALL_REDUCE) else layered / 2))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -141,7 +140,8 @@ def aligned_pauses(case: Case) -> Change:
     for number in range(int(turn.max(initial=-1)) + 1):
         here = turn == number
         cost[int(np.median(step[here]))] += length[here].max()
-    own[case.costs.first_rows()] += cost[grid.sampled][:, None]
+    for part in case.costs.parts:  # in the first row of each cell
+        own[part.rows[:, :, 0]] += cost[grid.sampled][part.segments][:, None]
     changed = np.flatnonzero(own != case.costs.graph.own_ns)
     return Change.of_work(changed, own[changed])
 
@@ -297,10 +297,16 @@ def _issues(case: Case) -> _LateIssues:
     work = _work_when_late(case, late, host_ns)
     told, rest = late & ~np.isnan(work), late & np.isnan(work)
     idle = np.where(told, np.clip(own - work, 0.0, free_ns), 0.0)
-    at_pace = partial(_idle_at_pace, free_ns * rest, host_ns, idle)
+
+    def at_pace(pace: float) -> Array:
+        """Idle time of devices that need so much of the time in which their hosts issue work."""
+        return np.asarray(idle + np.clip(free_ns - pace * host_ns, 0.0, free_ns) * rest)
+
     if rest.any() and (sampled := _sampled_idle_ns(case)) is not None:
         # kernels of operations in flight run beside: there it is known of no other
-        alone = 1 - _in_flight_ns(graph) / np.maximum(own, 1.0)
+        rows = graph.rows.select(graph.rows.enter >= 0)
+        flying = overlap(graph, rows.lane, rows.at_ns, graph.operations.over_ns[rows.enter])
+        alone = 1 - flying / np.maximum(own, 1.0)
         left = np.array(sampled) - ((busy_ns + idle) * alone).sum()
         most, hosts = ((each * alone)[rest].sum() for each in (free_ns, host_ns))
         paces = (most - np.clip(left, 0.0, most)) / max(hosts, 1.0)
@@ -310,12 +316,6 @@ def _issues(case: Case) -> _LateIssues:
     pace = work[told].sum() / max(host_ns[told].sum(), 1.0) if told.any() else COMPUTING
     seen = "issued" if own[told].sum() >= MOST * own[late].sum() else "guessed"
     return _LateIssues(seen, late, free_ns, at_pace(pace), (idle, at_pace(0.0)))
-
-
-def _idle_at_pace(free_ns: Array, host_ns: Array, idle_ns: Array, pace: float) -> Array:
-    """Idle time of devices that need `pace` of the time in which their hosts issue their work, on
-    top of what is known."""
-    return np.asarray(idle_ns + np.clip(free_ns - pace * host_ns, 0.0, free_ns))
 
 
 def _sampled_idle_ns(case: Case) -> Estimate | None:
@@ -331,12 +331,6 @@ def _sampled_idle_ns(case: Case) -> Estimate | None:
     whole, busy = (np.bincount(step, (each * held)[kept]) for each in (1.0, rows.value / 100))
     lasted = float(case.grid.duration_ns[case.grid.sampled].sum())
     return Estimate(*(lasted * each for each in share_of(whole - busy, whole)))
-
-
-def _in_flight_ns(graph: Graph) -> Array:
-    """How much of each row's own time operations that its lane had entered were in flight."""
-    rows = graph.rows.select(graph.rows.enter >= 0)
-    return overlap(graph, rows.lane, rows.at_ns, graph.operations.over_ns[rows.enter])
 
 
 def _issuing_ns(case: Case) -> Array:

@@ -57,7 +57,11 @@ def _worth_mending(case: Case, cells: Array) -> Array:
     if not 1 < len(late) <= ASKED:
         return cells
     fewer = [cells & np.isin(unit, late[:last]) for last in range(1, len(late))]
-    on_record = _without_recorded(case)
+    # input hides lateness of work: only ranks that come early wait for a batch that is not ready
+    causes = [one for one in Cause if one not in (Cause.WORK, Cause.INPUT)]
+    held = [case.relieved(each, one) for one in causes if (each := case.delays.cells(one)).any()]
+    loading = case.without(case.grid.phase_ns[Phase.INPUT], Cause.INPUT)
+    on_record = case.costs.combined([loading, *held])
     changes = [case.costs.combined([case.relieved(part), on_record]) for part in (*fewer, cells)]
     gains = case.all_saved(changes)
     left = [case.share(gains[-1] - gain).value for gain in gains[:-1]]
@@ -73,14 +77,6 @@ def _units(case: Case, behind: Array) -> Array:
         if behind[mine].min() > MOST * behind[mine].max():
             unit[mine] = mine[0]
     return unit
-
-
-def _without_recorded(case: Case) -> Change:
-    """The change to no lateness of a recorded cause, and to no input at all: input hides lateness
-    of work, as only ranks that come early wait for a batch that is not ready."""
-    causes = [one for one in Cause if one not in (Cause.WORK, Cause.INPUT)]
-    held = [case.relieved(cells, one) for one in causes if (cells := case.delays.cells(one)).any()]
-    return case.costs.combined([case.without(case.grid.phase_ns[Phase.INPUT], Cause.INPUT), *held])
 
 
 def _late_entry(case: Case) -> list[Finding]:

@@ -173,20 +173,15 @@ def _phase_between_ranks(case: Case, period: float) -> float:
 # -- amplification ---------------------------------------------------------------------------------
 
 
-def _own_work(case: Case) -> Array:
-    """Own work (steps, ranks) with late cells as nan, of steps and ranks with cells left."""
-    late = case.delays.any
-    work = np.where(late, np.nan, case.grid.work_ns.astype(float))
-    work = work[np.count_nonzero(~late, axis=1) > 1]
-    return np.asarray(work[:, ~np.isnan(work).all(axis=0)])
-
-
 def synchronization_amplification(case: Case) -> list[Finding]:
     """The loss that is left when every delay with a culprit is taken out."""
     rest = case.claims.rest_ns
     if not len(case.grid.steps) or not rest.any() or not case.trace.elapsed_known:
         return []  # without recorded work its noise is unknown
-    share, work = case.share(rest), _own_work(case)
+    share, late = case.share(rest), case.delays.any
+    work = np.where(late, np.nan, case.grid.work_ns.astype(float))
+    work = work[np.count_nonzero(~late, axis=1) > 1]
+    work = work[:, ~np.isnan(work).all(axis=0)]
     delay = np.maximum(work - np.nanquantile(work, 0.05, axis=0), 0) if work.size else np.zeros(1)
     mean = float(np.nanmean(delay))
     if mean <= 0 or work.shape[1] < 2:

@@ -133,7 +133,10 @@ class Segments(NamedTuple):
 
 def segments(grid: StepGrid) -> Segments:
     """Cut the grid's steps at their barriers."""
-    unsteady = _unsteady(grid)
+    writing = grid.phase_ns[Phase.CHECKPOINT] + grid.phase_ns[Phase.EVALUATION]
+    unsteady = np.asarray((writing > 0).any(axis=1))
+    unsteady[1:] |= unsteady[:-1].copy()  # work after the last barrier counts with the next step
+    unsteady &= unsteady.mean() <= 0.5  # else that is what steps are
     found = _cut_segments(grid.graph)
     steps = np.flatnonzero(grid.sampled)
     if found is None:
@@ -150,14 +153,6 @@ def segments(grid: StepGrid) -> Segments:
     more = np.where(unsteady, step - usual, 0.0)[grid.sampled | seen]
     units = len(grid.ranks) / narrow
     return Segments(own[steady], step[seen][steady], units, more, found is not None)
-
-
-def _unsteady(grid: StepGrid) -> Array:
-    """Steps with a checkpoint or an evaluation, and those right after; none if most have one."""
-    writing = grid.phase_ns[Phase.CHECKPOINT] + grid.phase_ns[Phase.EVALUATION]
-    found = np.asarray((writing > 0).any(axis=1))
-    found[1:] |= found[:-1].copy()  # work after the last barrier counts with the next step
-    return found if float(found.mean()) <= 0.5 else np.zeros(len(found), bool)
 
 
 def _cut_segments(graph: Graph) -> tuple[Array, int, Array, Array] | None:
@@ -244,8 +239,9 @@ class Model:
 
 def fit(cut: Segments, families: Sequence[str] = ()) -> Model:
     """Fit a model to measured segments; `families` fixes the family of each part's noise."""
-    parts = []
-    for index, members in enumerate(_group_segments(cut.own_ns)):
+    parts, order = [], np.argsort(cut.own_ns.mean(axis=(0, 2)), kind="stable")
+    groups = np.array_split(order, min(len(order), MOST_SEGMENTS))  # neighbours in length
+    for index, members in enumerate(map(np.sort, groups)):
         family = families[index] if families else None
         parts.append(_segment(cut.own_ns, members, family))
     coupling = _coupling(cut.own_ns.max(axis=2))
@@ -264,12 +260,6 @@ def _coupling(maxima: Array) -> Array:
     value, vector = np.linalg.eigh(matrix)
     root = vector * np.sqrt(np.maximum(value, 0))
     return np.asarray(root / np.maximum(np.linalg.norm(root, axis=1), 1e-9)[:, None])
-
-
-def _group_segments(own: Array) -> list[Array]:
-    """Segments in groups that share one noise: each alone, or neighbours in length."""
-    order = np.argsort(own.mean(axis=(0, 2)), kind="stable")
-    return [np.sort(part) for part in np.array_split(order, min(len(order), MOST_SEGMENTS))]
 
 
 def _segment(every: Array, members: Array, family: str | None) -> Segment:

@@ -77,7 +77,11 @@ def job(operations: Columns, names: tuple[str, ...]) -> OperationJob:
     table = prepare_table(operations)
     _, begun, over = extent(operations)
     apart = not on_one_line(operations) or bool((begun[1:] >= over[:-1]).all())
-    left = np.zeros(len(table)) if apart else _previous_ends(table, begun)
+    left = np.zeros(len(table))
+    if not apart:  # when each row's worker ended the previous step, since the start of its own
+        ended = np.full((len(begun) + 1, int(table.column.max()) + 1), begun[0])
+        np.maximum.at(ended, (table.turn + 1, table.column), table.end_s + begun[table.turn])
+        left = np.maximum.accumulate(ended)[table.turn, table.column] - begun[table.turn]
     overlapping = reduces_behind(table, table.worker)
     own, delay = np.zeros(len(table)), np.zeros(len(table))
     patterns = []
@@ -118,15 +122,6 @@ def prepare_table(operations: Columns) -> Columns:
 _FLYING = (Role.PARAMS, Role.GRADS)
 _FORM = ("column", "dp_rank", "stage", "optype", "seq_id", "mc", "gmc", "mb_id")
 _WHOLE = ("rank", "step", "role", *_FORM[1:])
-
-
-def _previous_ends(table: Columns, begun_s: Array) -> Array:
-    """When each row's worker ended the previous step, at least the beginning of the first step; s
-    since the start of the row's step."""
-    ended = np.full((len(begun_s) + 1, int(table.column.max()) + 1), begun_s[0])
-    np.maximum.at(ended, (table.turn + 1, table.column), table.end_s + begun_s[table.turn])
-    ended = np.maximum.accumulate(ended)
-    return np.asarray(ended[table.turn, table.column] - begun_s[table.turn])
 
 
 def _alike(table: Columns) -> list[Array]:
