@@ -125,11 +125,10 @@ def read_spools(root: Path, attempt: int | None) -> Spools:
         reasons = "; ".join(limits) or "there is no rank-*.spool in it"
         raise TraceError(f"nothing to read in {root}: {reasons}")
     contents = [item.contents if isinstance(item, Survey) else item for item in usable]
-    kept, dropped = _one_run(contents)
-    limits += dropped
-    surveys = {id(item.contents): item for item in usable if isinstance(item, Survey)}
-    kept_surveys = [surveys[id(item)] for item in kept if id(item) in surveys]
-    return Spools(kept, kept_surveys, _run_json(root, limits), number, limits)
+    kept = _one_run(contents, limits)
+    surveys = [item for at in kept if isinstance(item := usable[at], Survey)]
+    contents = [contents[at] for at in kept]
+    return Spools(contents, surveys, _run_json(root, limits), number, limits)
 
 
 def _capacity(place: Extent) -> int:
@@ -189,20 +188,19 @@ def _attempt_number(folder: Path) -> int:
     return int(digits) if digits.isdecimal() else 0
 
 
-def _one_run(contents: list[reader.SpoolContents]) -> tuple[list[reader.SpoolContents], list[str]]:
-    """Keep one spool per rank, of the run most spools belong to."""
+def _one_run(contents: list[reader.SpoolContents], limits: list[str]) -> list[int]:
+    """Indices of one spool per rank, of the run most spools belong to."""
     run_ids = [str(item.identity.get("run_id", "")) for item in contents]
     main = max(dict.fromkeys(run_ids), key=run_ids.count)  # a tie goes to the first file's run
-    kept: dict[int, reader.SpoolContents] = {}
-    limits = []
-    for item, run_id in zip(contents, run_ids, strict=True):
+    kept: dict[int, int] = {}
+    for at, (item, run_id) in enumerate(zip(contents, run_ids, strict=True)):
         if run_id != main:
             limits.append(f"left out: {item.path} belongs to run {run_id!r}, not {main!r}")
         elif item.rank in kept:
             limits.append(f"left out: {item.path} is a second trace of rank {item.rank}")
         else:
-            kept[item.rank] = item
-    return [kept[rank] for rank in sorted(kept)], limits
+            kept[item.rank] = at
+    return [kept[rank] for rank in sorted(kept)]
 
 
 def _run_json(root: Path, limits: list[str]) -> dict[str, Any]:

@@ -63,10 +63,8 @@ class StepMarks(NamedTuple):
 
 def steps_of(file: KinetoFile, marks: StepMarks = StepMarks()) -> Steps:  # noqa: B008
     """The steps of a file, which has events."""
-    told = [marks.number(name) for name in file.names]
-    numbered = np.array([-1 if number is None else number for number in told], np.int64)
     host = file.host
-    numbers = numbered[host.name]
+    numbers = file.by_name(lambda name: -1 if (n := marks.number(name)) is None else n, host.name)
     marked = host.select(numbers >= 0).with_column("number", numbers[numbers >= 0])
     if len(marked):
         return _marked_steps(marked)
@@ -149,15 +147,16 @@ def _on_device(table: Columns, done: Completion) -> Columns:
 
 
 def _marked_phases(file: KinetoFile, steps: Steps) -> Columns:
-    kinds = [phase(name) for name in file.names]
-    codes = np.array([-1 if kind is None else int(kind) for kind in kinds], np.int64)
-    marking = np.array([name.startswith(_MARKING_OPERATORS) for name in file.names], bool)
-    rows = file.rows.select(file.rows.thread == steps.thread)
-    usable = (rows.row == int(RowKind.ANNOTATION)) | (
-        (rows.row == int(RowKind.OPERATOR)) & marking[rows.name]
+    rows = file.rows.select(
+        (file.rows.thread == steps.thread) & (file.rows.end_ns > file.rows.start_ns)
     )
-    rows = rows.select(usable & (codes[rows.name] >= 0) & (rows.end_ns > rows.start_ns))
-    return _table(codes[rows.name], rows.start_ns, rows.end_ns, steps)
+    code = file.by_name(lambda name: -1 if (one := phase(name)) is None else int(one), rows.name)
+    marking = file.by_name(lambda name: name.startswith(_MARKING_OPERATORS), rows.name)
+    marking &= rows.row == int(RowKind.OPERATOR)
+    usable = (marking | (rows.row == int(RowKind.ANNOTATION))) & (code >= 0)
+    usable &= rows.end_ns > rows.start_ns
+    rows = rows.select(usable)
+    return _table(code[usable], rows.start_ns, rows.end_ns, steps)
 
 
 def _backward(file: KinetoFile, steps: Steps, marked: Columns) -> Columns:

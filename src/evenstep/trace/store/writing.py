@@ -127,7 +127,7 @@ def _stretch(
     with store_database.connect(1) as connection:
         for block in np.unique(np.concatenate(owner)):
             pairs = zip(tables, owner, strict=True)
-            mine = [table.select(_where(of == block)) for table, of in pairs]
+            mine = [table.select(of == block) for table, of in pairs]
             arrays = record_arrays(Columns.concatenate([one.only(*EVENT_COLUMNS) for one in mine]))
             path = place / f"nodes-{block:05d}.parquet"
             store_database.write(connection, arrays, path)
@@ -150,14 +150,6 @@ def _alike(rows: Columns) -> dict[str, int]:
     """The columns among `LIGHT` that hold a single value, and that value."""
     columns = {name: rows[name] for name in LIGHT if len(rows)}
     return {name: int(each[0]) for name, each in columns.items() if (each == each[0]).all()}
-
-
-def _where(mask: Array) -> Array | slice:
-    """The rows of a mask as an index, or as a slice (no copy) if they are adjacent."""
-    rows = np.flatnonzero(mask)
-    if len(rows) and rows[-1] - rows[0] == len(rows) - 1:
-        return slice(int(rows[0]), int(rows[-1]) + 1)
-    return rows
 
 
 def _number(trace: Trace) -> Trace:
