@@ -169,14 +169,10 @@ def exposition(families: Mapping[str, MetricFamily]) -> str:
     for one in families.values():
         name, meaning = one.name, one.meaning.replace("\\", r"\\").replace("\n", r"\n")
         lines += [f"# HELP {name} {meaning}", f"# TYPE {name} {one.kind}"]
-        lines += [f"{name}{_labels(labels)} {_value(value)}" for labels, value in one.samples]
+        for labels, value in one.samples:
+            told = ",".join(f'{label}="{_escape(text)}"' for label, text in labels.items())
+            lines.append(f"{name}{{{told}}} {_value(value)}" if told else f"{name} {_value(value)}")
     return "".join(f"{line}\n" for line in lines)
-
-
-def _labels(labels: Mapping[str, str]) -> str:
-    if not labels:
-        return ""
-    return "{" + ",".join(f'{name}="{_escape(text)}"' for name, text in labels.items()) + "}"
 
 
 def _escape(text: str) -> str:

@@ -81,11 +81,6 @@ class Stream:
     def __exit__(self, *_: object) -> None:
         self._raw.close()
 
-    @property
-    def position_bytes(self) -> int:
-        """Position in the file on disk, of `size_bytes`."""
-        return self._raw.tell()
-
     def read(self, count: int) -> bytes:
         """Read at most `count` bytes; none at the end."""
         try:
@@ -100,7 +95,7 @@ class Stream:
         if self.read_bytes > self.limit_bytes:
             raise _too_large(self.path, self.limit_bytes)
         if report := _progress.get():
-            report(str(self.path), self.position_bytes, self.size_bytes)
+            report(str(self.path), self._raw.tell(), self.size_bytes)
         return data
 
     def pieces(self) -> Iterator[bytes]:

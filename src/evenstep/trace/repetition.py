@@ -243,7 +243,9 @@ def _cuts(calls: _Calls, place: int) -> Array:
         kept = _returning(token)
         period = _period(token[kept])
         if period > 0:
-            return _at_pauses(calls, place, kept, _settled_from(token[kept], period), period)
+            other = np.flatnonzero(token[kept][period:] != token[kept][:-period])
+            settled = int(other.max(initial=-1)) + 1  # calls repeat from here
+            return _at_pauses(calls, place, kept, settled, period)
         if period:  # and so no step is as short as what kinds alone repeat after
             break
     return np.zeros(0, np.int64)
@@ -273,12 +275,6 @@ def _period(token: Array) -> int:
             told = len(at) // many >= FEWEST_STEPS or same ** (len(settled) - period) < COINCIDENCE
             return period if told else -period
     return 0
-
-
-def _settled_from(token: Array, period: int) -> int:
-    """Index from which calls repeat with this period."""
-    other = np.flatnonzero(token[period:] != token[:-period])
-    return int(other[-1]) + 1 if len(other) else 0
 
 
 def _at_pauses(calls: _Calls, place: int, kept: Array, since: int, period: int) -> Array:

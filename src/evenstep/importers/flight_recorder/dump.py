@@ -53,7 +53,7 @@ class Dump:
     @property
     def last_ns(self) -> int:
         """The latest time in this dump."""
-        return max((item.latest_ns for item in self.entries), default=0)
+        return max((max(item.created_ns, item.completed_ns) for item in self.entries), default=0)
 
     @property
     def timeout_ns(self) -> int:

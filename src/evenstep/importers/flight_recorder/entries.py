@@ -60,11 +60,6 @@ class Entry:
     unseen: bool = False  # it has ended since the watchdog's last round
     coalesced: bool = False
 
-    @property
-    def latest_ns(self) -> int:
-        """The latest time in this entry."""
-        return max(self.created_ns, self.completed_ns)
-
 
 class _Raw(msgspec.Struct):
     """An entry as files have it, of any version; None where a field is unknown."""

@@ -44,7 +44,7 @@ COMMS = "record_param_comms"
 CALL = "c10d::"
 EVALUATE = "autograd::engine::evaluate_function"
 
-_STEP = re.compile(r"^ProfilerStep\*?#(\d{1,9})$")
+STEP = re.compile(r"^ProfilerStep\*?#(\d{1,9})$")
 OPTIMIZER_STEP = "Optimizer.step#"
 
 
@@ -90,10 +90,10 @@ def annotation(name: str) -> Annotation | None:
     return Annotation(found[1], op, int(found[3] or -1))
 
 
-def step_number(name: str) -> int | None:
-    """The number in `ProfilerStep#7`."""
-    found = _STEP.match(name)
-    return int(found[1]) if found else None
+def step_number(name: str, mark: re.Pattern[str] = STEP) -> int:
+    """The number in `ProfilerStep#7`, or another mark of a step; -1 of any other name."""
+    found = mark.match(name.strip())
+    return int(found[1]) if found else -1
 
 
 # -- phases ----------------------------------------------------------------------------------------

@@ -81,8 +81,8 @@ def join_windows(files: Sequence[KinetoFile]) -> list[KinetoFile]:
 
 def _goes_on(first: KinetoFile, file: KinetoFile) -> bool:
     """Whether a file has later steps of the same run."""
-    numbers = [[step_number(name) for name in each.names] for each in (first, file)]
-    ended, begun = ([one for one in those if one is not None] for those in numbers)
+    numbers = (map(step_number, each.names) for each in (first, file))
+    ended, begun = ([one for one in those if one >= 0] for those in numbers)
     soon = int(first.rows.end_ns.max()) <= _start(file) <= _start(first) + APART_NS
     return soon and bool(ended and begun) and max(ended) < min(begun)
 
@@ -143,4 +143,4 @@ def check_one_process(file: KinetoFile) -> None:
 
 def _marks(name: str) -> bool:
     told = name == COMMS or name.startswith((CALL, OPTIMIZER_STEP))
-    return told or step_number(name) is not None or annotation(name) is not None
+    return told or step_number(name) >= 0 or annotation(name) is not None

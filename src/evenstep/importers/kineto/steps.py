@@ -6,6 +6,7 @@ optimizer's steps; without these, the whole file.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from evenstep.importers.kineto.file import KinetoFile, RowKind
-from evenstep.importers.kineto.names import EVALUATE, OPTIMIZER_STEP, phase, step_number
+from evenstep.importers.kineto.names import EVALUATE, OPTIMIZER_STEP, STEP, phase, step_number
 from evenstep.importers.merging import Completion, cut, leaf_lengths
 from evenstep.trace.columns import Array, Columns, begins
 from evenstep.trace.spool.layout import Flag, Phase
@@ -55,7 +56,7 @@ class Steps:
 class StepMarks(NamedTuple):
     """How annotations mark steps and optimizers, and sentences for missing marks."""
 
-    number: Callable[[str], int | None] = step_number
+    step: re.Pattern[str] = STEP
     optimizes: Callable[[str], bool] = lambda name: name.startswith(OPTIMIZER_STEP)
     missing: str = "the profile marks no steps (profiler.step() was not called)"
     nothing: str = UNMARKED
@@ -64,7 +65,7 @@ class StepMarks(NamedTuple):
 def steps_of(file: KinetoFile, marks: StepMarks = StepMarks()) -> Steps:  # noqa: B008
     """The steps of a file, which has events."""
     host = file.host
-    numbers = file.by_name(lambda name: -1 if (n := marks.number(name)) is None else n, host.name)
+    numbers = file.by_name(lambda name: step_number(name, marks.step), host.name)
     marked = host.select(numbers >= 0).with_column("number", numbers[numbers >= 0])
     if len(marked):
         return _marked_steps(marked)

@@ -274,13 +274,8 @@ class Membership(NamedTuple):
     size: int
 
 
-def _step_number(name: str) -> int | None:
-    found = _STEP.match(name.strip())
-    return int(found[1]) if found else None
-
-
 MARKS = StepMarks(
-    _step_number, lambda name: phase(name) is Phase.OPTIMIZER, "no NVTX range names a step",
+    _STEP, lambda name: phase(name) is Phase.OPTIMIZER, "no NVTX range names a step",
     'no NVTX range names a step or the optimizer (torch.cuda.nvtx.range_push(f"step {n}"))',
 )  # fmt: skip
 
