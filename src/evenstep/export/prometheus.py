@@ -209,17 +209,10 @@ def running(run: Path, *, node: str | None = None, anonymous: bool = False) -> F
     found.add("evenstep_run_info", 1, run=name, attempt=attempts[-1] if attempts else 0)
     found.add("evenstep_ranks", len(spools))
     found |= of_spools(spools)
-    if live := _live(run / "live" / "window.json"):
-        found |= of_live(live)
+    with suppress(TraceError, msgspec.ValidationError):  # there may be no latest window
+        latest = read_facts(run / "live" / "window.json")
+        found |= of_live(msgspec.convert(latest, Live, str_keys=True))
     return found
-
-
-def _live(path: Path) -> Live | None:
-    """Return the latest window; None without a valid file."""
-    try:
-        return msgspec.convert(read_facts(path), Live, str_keys=True)
-    except (TraceError, msgspec.ValidationError):
-        return None
 
 
 def server(

@@ -64,6 +64,9 @@ def _assemble(spools: Spools) -> Trace:
             for item, both in zip(contents, maps, strict=True)
         ]
         events, shifts = renumber(Columns.concatenate(tables))
+    for item in contents:
+        for column in ("first_step", "last_step"):
+            item.summaries[column] += np.uint32(shifts.get(item.rank, 0))
     first = contents[0].identity
     trace = Trace(
         run=spools.run or {"run_id": first.get("run_id", ""), "world": first.get("world")},
@@ -73,7 +76,7 @@ def _assemble(spools: Spools) -> Trace:
         events=events,
         groups=groups,
         names=tuple(names),
-        summaries=np.concatenate([_shift(item, shifts) for item in contents]),
+        summaries=np.concatenate([item.summaries for item in contents]),
         summary_rank=np.concatenate(
             [np.full(len(item.summaries), item.rank, np.int32) for item in contents]
         ),
@@ -133,13 +136,6 @@ def _left_on_disk(
     rare_table = Columns.concatenate([empty(EVENT_COLUMNS), *rare])
     table = Spooled(parts, rare_table, np.ones(256, bool), flags)
     return (table, shifts) if len(table) > LARGE_RECORDS else renumber(table.in_memory())
-
-
-def _shift(item: SpoolContents, shifts: Mapping[int, int]) -> Array:
-    """A rank's summaries in the common numbering of steps."""
-    for column in ("first_step", "last_step"):
-        item.summaries[column] += np.uint32(shifts.get(item.rank, 0))
-    return item.summaries
 
 
 def _missing(trace: Trace) -> list[str]:

@@ -78,7 +78,10 @@ def read_dump(path: Path, taken: Mapping[int, Dump], named: Mapping[Path, int]) 
         raise TraceError(f"{path} has {len(raw)} entries, more than any ring ({MOST_ENTRIES})")
     limits: list[str] = []
     entries = _entries(path, raw, limits)
-    config = _config(value.get("pg_config"))
+    members = (
+        (name, tuple(ranks_of(said))) for name, said in _each(value.get("pg_config"), "ranks")
+    )
+    config = {name: those for name, those in members if name and those}  # gloo's have no name
     rank = rank_of(value.get("rank"))
     rank = named.get(path) if rank is None else rank
     if rank is None:
@@ -121,12 +124,6 @@ def _entries(path: Path, raw: Sequence[Any], limits: list[str]) -> list[Entry]:
             raise TraceError(f"{path} has no entry that makes sense ({shown})")
         limits.append(f"{path}: {len(complaints)} entries were left out ({shown})")
     return fold_coalesced(sorted(found, key=lambda item: item.record))
-
-
-def _config(raw: Any) -> dict[str, tuple[int, ...]]:
-    """Members of each group with a name; gloo's groups have none."""
-    found = {name: tuple(ranks_of(ranks)) for name, ranks in _each(raw, "ranks")}
-    return {name: members for name, members in found.items() if name and members}
 
 
 def _other_rank(

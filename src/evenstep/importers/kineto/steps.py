@@ -132,19 +132,15 @@ def phases_of(
     """
     marked = _marked_phases(file, steps)
     table = Columns.concatenate([marked, _backward(file, steps, marked)])
-    table = _on_device(Columns.concatenate([table, _forward(steps, table)]), done)
+    table = Columns.concatenate([table, _forward(steps, table)])
+    enter, leave = done.at(table.enter_ns), done.at(table.exit_ns)
+    table = table.with_columns(enter_ns=enter, exit_ns=leave).select(leave > enter)
     steps = steps.on_device(done)
     edges = np.concatenate([table.enter_ns, table.exit_ns, steps.start_ns, steps.end_ns])
     start, end = cut(*waits, edges)
     sync = _table(np.full(len(start), int(Phase.SYNC)), start, end, steps, inferred=True)
     table = Columns.concatenate([table, sync]).sorted_by("enter_ns")
     return table.with_column("group_seq", leaf_lengths(table.enter_ns, table.exit_ns))
-
-
-def _on_device(table: Columns, done: Completion) -> Columns:
-    """Phases in device time, without those that take no time there."""
-    enter, leave = done.at(table.enter_ns), done.at(table.exit_ns)
-    return table.with_columns(enter_ns=enter, exit_ns=leave).select(leave > enter)
 
 
 def _marked_phases(file: KinetoFile, steps: Steps) -> Columns:

@@ -63,8 +63,8 @@ def in_sequence(table: Columns) -> tuple[Columns, list[str]]:
     if not len(table):
         return table.with_column("group_seq", np.zeros(0, np.int64)), []
     table = table.sorted_by("enter_ns")
-    stated = _all_state(table)
     collective = table.kind == int(Kind.COLLECTIVE)
+    stated = ~np.isin(table.group, table.group[collective & (table.stated < 0)])
     first = table.select(collective & stated)
     counted = table.select(collective & ~stated)
     messages = table.select(~collective)
@@ -75,12 +75,6 @@ def in_sequence(table: Columns) -> tuple[Columns, list[str]]:
         "group_seq", _count_alike(messages, "group", "peer_or_root", "op", "payload")
     )
     return Columns.concatenate([first, counted, messages]), limits
-
-
-def _all_state(table: Columns) -> Array:
-    """Whether every collective of a row's group states its number, on all ranks."""
-    silent = (table.stated < 0) & (table.kind == int(Kind.COLLECTIVE))
-    return np.asarray(~np.isin(table.group, np.unique(table.group[silent])))
 
 
 def _coalesce(table: Columns) -> Columns:

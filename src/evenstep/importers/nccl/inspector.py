@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Annotated, Any
@@ -239,7 +239,8 @@ def _overall(log: _Log, draft: Draft, unmapped: int) -> list[str]:
     """Limits of these logs as a whole."""
     if not log.records:
         return []
-    span = sum(_span(_column(numbers, "group_seq")) for numbers in log.series.values())
+    sequences = [_column(numbers, "group_seq") for numbers in log.series.values()]
+    span = sum(max(each) - min(each) + 1 for each in sequences)
     limits = {
         "NCCL Inspector counts waiting for other ranks as execution: a rank's wait is its duration "
         "less the shortest of the members', and the shortest is taken for transfer": True,
@@ -251,8 +252,3 @@ def _overall(log: _Log, draft: Draft, unmapped: int) -> list[str]:
     }
     told = [text for text, applies in limits.items() if applies]
     return told + absent(draft.ranks, max(log.sizes.values()))
-
-
-def _span(sequence: Iterable[int]) -> int:
-    numbers = set(sequence)
-    return max(numbers) - min(numbers) + 1

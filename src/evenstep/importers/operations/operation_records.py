@@ -48,7 +48,8 @@ def trace_of(table: Columns, draft: Draft, meta: Mapping[str, Any]) -> Trace:
     if apart and len(draft.ranks) > 1:
         closing, last = _closing(draft, ops)
         parts, waits = [*parts, closing], Columns.concatenate([waits, last])
-    for part in (*parts, _waits(waits)):
+    wait = {"op": int(Phase.SYNC), "parent": waits.awaited + 1, "payload": waits.order}
+    for part in (*parts, {**_span(waits), **wait}):
         draft.rows(part["rank"], **part)
     run = {"run_id": str(meta.get("trial_name", "")), "source": "operation table"}
     world = meta.get("world_size")  # a table may have one of several ranks that share a model slice
@@ -114,12 +115,6 @@ def _phases(ops: Columns) -> dict[str, Any]:
     rows = ops.select(np.isin(ops.role, list(_PHASES)))
     phase = np.array([_PHASES.get(Role(role), 0) for role in range(len(Role))])
     return {**_span(rows), "op": phase[rows.role], "name": rows.optype, "payload": rows.order}
-
-
-def _waits(waits: Columns) -> dict[str, Any]:
-    return {
-        **_span(waits), "op": int(Phase.SYNC), "parent": waits.awaited + 1, "payload": waits.order,
-    }  # fmt: skip
 
 
 def _span(rows: Columns) -> dict[str, Any]:

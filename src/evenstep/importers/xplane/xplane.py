@@ -103,7 +103,10 @@ def read(sources: Sequence[SourceFile]) -> Trace:
     _enter(draft, devices, origin - FIRST_NS)
     if _kept_step(profiles):
         for rank, (each, _) in enumerate(devices):
-            _enter_steps(draft, rank, each, origin - FIRST_NS)
+            number = np.array(sorted(each.steps), np.int64)
+            times = np.array([each.steps[step] for step in number.tolist()], np.int64)
+            start, end = times.T - (origin - FIRST_NS)
+            draft.rows(rank, kind=int(Kind.STEP), step=number, enter_ns=start, exit_ns=end)
         return draft.trace({"source": NAME})
     marked = any(each.steps for each in profiles)
     unmarked = "the profile marks no steps"
@@ -286,12 +289,6 @@ def _kept_step(profiles: Sequence[PlaneFile]) -> bool:
             if across.any():
                 return False
     return True
-
-
-def _enter_steps(draft: Draft, rank: int, each: PlaneFile, shift: int) -> None:
-    number = np.array(sorted(each.steps), np.int64)
-    start, end = np.array([each.steps[step] for step in number.tolist()], np.int64).T - shift
-    draft.rows(rank, kind=int(Kind.STEP), step=number, enter_ns=start, exit_ns=end)
 
 
 class Instruction(NamedTuple):

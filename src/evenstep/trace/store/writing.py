@@ -73,8 +73,10 @@ def _write(trace: Trace, folder: Path) -> list[layout.StoredPart]:
     (folder / layout.EVENTS).mkdir(parents=True)
     steps = trace.table.step_numbers()
     blocks = _blocks(trace, len(steps))
+    most = max(int(STRETCH_RECORDS / max(trace.table.per_step(), 1)), 1)
+    stretches = [steps[first : first + most] for first in range(0, len(steps), most)]
     found = map_on_cores(
-        lambda edges: _stretch(trace, folder, *edges, blocks), _stretches(trace, steps)
+        lambda each: _stretch(trace, folder, int(each[0]), int(each[-1]), blocks), stretches
     )
     parts = [part for stretch in found for part in stretch]
     with store_database.connect() as connection:
@@ -95,13 +97,6 @@ def _write(trace: Trace, folder: Path) -> list[layout.StoredPart]:
         parts=parts,
     ).write(folder)
     return parts
-
-
-def _stretches(trace: Trace, steps: Array) -> list[tuple[int, int]]:
-    """First and last step of each range."""
-    most = max(int(STRETCH_RECORDS / max(trace.table.per_step(), 1)), 1)
-    ranges = (steps[first : first + most] for first in range(0, len(steps), most))
-    return [(int(each[0]), int(each[-1])) for each in ranges]
 
 
 def _blocks(trace: Trace, steps: int) -> Array:
