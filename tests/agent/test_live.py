@@ -127,6 +127,23 @@ def test_steps_that_were_looked_at_are_counted(view, caplog):
     assert "rank 1 is late by 400 ms, 40 % of a step, in 48 steps looked at" in line
 
 
+def test_a_rank_that_is_late_in_every_other_step_is_told_with_half_of_that(view, caplog):
+    """As with two loader workers that are ready together."""
+    told = []
+    with caplog.at_level(logging.WARNING, logger="evenstep"):
+        for number in range(1, 20):
+            late = [StepRow(2 * STEP_NS, own, 2 * STEP_NS - own, 0, 0)
+                    for own in (STEP_NS, 2 * STEP_NS) * 4]  # fmt: skip
+            calm = [StepRow(2 * STEP_NS, STEP_NS, STEP_NS, 0, 0)] * 8
+            reports = [summarize(rows, rank=rank, end=8 * number)
+                       for rank, rows in enumerate((late, calm))]  # fmt: skip
+            view.update(reports, latest_rank(reports, threshold=0.03))
+            told += [record.getMessage() for record in caplog.records]
+            caplog.clear()
+    (line,) = told
+    assert line.startswith("evenstep: rank 0 is late by 500 ms, 25 % of a step")
+
+
 def test_another_rank_takes_the_place_of_the_one_before(view, caplog):
     told = said_of(view, caplog, [[0.5, 0.9, 0.5]] * 10 + [[0.5, 0.5, 0.9]] * 10)
     assert [line[:23] for _, line in told] == ["evenstep: rank 1 is lat", "evenstep: rank 2 is lat"]

@@ -31,11 +31,11 @@ class WindowReport(NamedTuple):
     end: int  # the step after its last
     steps: int
     waits_known: int
-    work_ns: int  # median of own work per step
+    work_ns: int  # mean of own work per step: where every other one is late, each costs half
     entry_low_ns: int  # 10 % quantile of the work before the step's first collective
     wait_ns: int
     delay_ns: int  # median of the pacing delay
-    step_ns: int  # median
+    step_ns: int  # mean
     first_op: int  # of each step's first collective if that is always the same, else -1
     first_bytes: int
     first_low_ns: int  # quantiles of its time in flight: 10 and 90 %
@@ -101,17 +101,17 @@ class StepRow(NamedTuple):
 def summarize(rows: Sequence[StepRow], *, rank: int, end: int, begun: int = 0) -> WindowReport:
     """Summarize a window of at least one step; `end` is the step after its last, which may only
     have `begun`."""
-    work = sorted(row.work_ns for row in rows)
     entries = sorted(row.entry_ns for row in rows)
     waits = [row.wait_ns for row in rows if row.wait_ns is not None]
-    steps = sorted(row.step_ns for row in rows)
     last = len(rows) - 1
     alike = len({row.first and row.first[:2] for row in rows}) == 1
     firsts = sorted(row.first for row in rows if row.first) if alike else []
     return WindowReport(
-        rank=rank, end=end, steps=len(rows), waits_known=len(waits), work_ns=work[last // 2],
+        rank=rank, end=end, steps=len(rows), waits_known=len(waits),
+        work_ns=sum(row.work_ns for row in rows) // len(rows),
         entry_low_ns=entries[last // 10], wait_ns=sum(waits) // len(waits) if waits else 0,
-        delay_ns=sorted(row.delay_ns for row in rows)[last // 2], step_ns=steps[last // 2],
+        delay_ns=sorted(row.delay_ns for row in rows)[last // 2],
+        step_ns=sum(row.step_ns for row in rows) // len(rows),
         first_op=firsts[0].op if firsts else -1, first_bytes=firsts[0].nbytes if firsts else 0,
         first_low_ns=firsts[last // 10].in_flight_ns if firsts else 0,
         first_high_ns=firsts[(9 * last + 9) // 10].in_flight_ns if firsts else 0, begun=begun,
