@@ -1,14 +1,18 @@
 """The rank's pulse, and the exception that ends it."""
 
 import gc
+import os
+import signal
 import sys
+import time
 import weakref
 
 import pytest
 
-from evenstep.agent.pulse.heartbeat import Heartbeat
+from evenstep.agent.pulse.heartbeat import PERIOD_NS, Heartbeat
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.trace.reader import read_spool
+from evenstep.trace.spool.layout import Kind
 from evenstep.trace.spool.spool import Spool
 
 
@@ -57,6 +61,48 @@ def test_the_latest_beat_counts(spool):
     spool.beat(5)
     spool.beat(7)
     assert facts(spool)["heartbeat_ns"] == 7
+
+
+def rested(monkeypatch, recorder, *, lasted_ns, ran_ns):
+    """What a rest of a tenth of a second returns that lasts so long, while threads ran so long."""
+    clocks = {"monotonic_ns": lasted_ns, "process_time_ns": ran_ns}
+    for name, later in clocks.items():
+        times = iter([0, later, later])
+        monkeypatch.setattr(time, name, lambda times=times: next(times))
+    heartbeat = Heartbeat(recorder)
+    monkeypatch.setattr(heartbeat._bell, "wait", lambda _: lasted_ns == 0)
+    return heartbeat._rest_here(100_000_000, 0, -1)
+
+
+def test_a_rest_that_lasts_a_beat_too_long_while_no_thread_ran_was_a_stop(monkeypatch, recorder):
+    late_ns = 100_000_000 + PERIOD_NS + 1
+    assert rested(monkeypatch, recorder, lasted_ns=late_ns, ran_ns=0) == late_ns
+    assert rested(monkeypatch, recorder, lasted_ns=late_ns, ran_ns=1) == 0  # a lock was held
+    assert rested(monkeypatch, recorder, lasted_ns=late_ns - 1, ran_ns=0) == 0
+
+
+def test_a_stopped_process_records_for_how_long_it_stood(recorder, spool):
+    if not (child := os.fork()):
+        Heartbeat(recorder).start()
+        for _ in range(600):
+            time.sleep(0.1)
+            spool.flush()
+        os._exit(1)
+    time.sleep(0.5)
+    os.kill(child, signal.SIGSTOP)
+    time.sleep(1)
+    os.kill(child, signal.SIGCONT)
+    stops = []
+    for _ in range(100):
+        time.sleep(0.1)
+        records = read_spool(spool.path).records if spool.path.exists() else []
+        stops = [one for one in records if one["kind"] == Kind.STOP]
+        if stops:
+            break
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    (stop,) = stops
+    assert stop["exit_ns"] - stop["enter_ns"] >= 1_000_000_000
 
 
 def raised(error, cause=None):

@@ -1,6 +1,5 @@
 """What late ranks were seen in."""
 
-import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
@@ -174,22 +173,3 @@ def test_of_a_death_the_stack_is_that_of_its_exception():
         ["data.py:31 batch", "train.py:9 main"]
     ]
     assert "threading" not in finding.cause
-
-
-def test_a_process_whose_sampler_stood_still_as_well_was_stopped():
-    stop = np.zeros((120, 4))
-    stop[60, 2] = 9e9
-    trace = World(ranks=4, steps=120, noise=0.01).delayed(Phase.OTHER, stop).trace()
-    start, end = trace.events.enter_ns.min(), trace.events.exit_ns.max()
-    steps = trace.of_kind(Kind.STEP)
-    long = steps.select((steps["rank"] == 2) & (steps.step == 60))
-    times = np.arange(start, end, 500_000_000)
-    for rank in trace.ranks:
-        inside = (times > long.enter_ns[0]) & (times < long.exit_ns[0]) & (rank == 2)
-        inside |= (times < start + 4e9) & (rank != 2)  # the others were slow to begin
-        trace = with_rows(trace, kind=int(Kind.SAMPLE), rank=rank, enter_ns=times[~inside])
-    finding = diagnose(trace).findings[0]
-    assert finding.where.ranks == [2]
-    assert finding.title == "Stopped process of rank 2"
-    assert finding.cause.startswith("the process of rank 2 was stopped for 9")
-    assert "SIGSTOP" in finding.options[0].action

@@ -99,3 +99,42 @@ def test_work_that_late_hosts_hide_is_that_of_few_steps_where_they_were_ahead():
     work = worked(np.array([9, 10, 10, 6, 30, 20, 20, 10.0]), late)
     assert work[late][:2].tolist() == [6, 6]
     assert np.isnan(work[late][2:]).all()
+
+
+def stopped(*stops, slow=()):
+    """Four ranks; of each (step, rank, s) the process stood still in that step, for so long; the
+    `slow` ones are as late without."""
+    held = np.zeros((120, 4))
+    for step, rank, lasted in (*stops, *slow):
+        held[step, rank] = lasted * 1e9
+    trace = World(ranks=4, steps=120, noise=0.01).delayed(Phase.OTHER, held).trace()
+    steps = trace.of_kind(Kind.STEP)
+    for step, rank, _ in stops:
+        end = int(steps.exit_ns[(steps["rank"] == rank) & (steps.step == step)][0])
+        beat = int(steps.enter_ns[(steps["rank"] == rank) & (steps.step == step)][0])
+        trace = with_rows(
+            trace, rank=rank, kind=int(Kind.STOP), step=step, enter_ns=beat, exit_ns=end
+        )
+    return trace
+
+
+def test_a_stopped_process_is_named_with_how_long_it_stood():
+    finding = diagnose(stopped((60, 2, 2))).findings[0]
+    assert (finding.mode, finding.where.ranks) == ("runtime_jitter", [2])
+    assert finding.title == "Stopped process on rank 2"
+    assert finding.cause.startswith("rank 2 (node node0) was stopped once, for 2 s")
+    assert "SIGSTOP" in finding.options[0].action
+    assert finding.when.steps == [(60, 60)]
+
+
+def test_stops_are_counted_and_other_delays_of_the_same_rank_stay_its_own():
+    trace = stopped((40, 2, 2), (80, 2, 4), slow=[(20, 2, 1), (60, 2, 1), (90, 2, 1)])
+    first, second, *_ = diagnose(trace).findings
+    assert "was stopped 2 times, in the mean for 3 s" in first.cause
+    assert (second.mode, second.where.ranks) == ("straggler", [2])
+    assert second.when.steps == [(20, 20), (60, 60), (90, 90)]
+
+
+def test_ranks_that_are_stopped_together_wait_for_nobody():
+    together = diagnose(stopped(*((60, rank, 2) for rank in range(4))))
+    assert not any("stopped" in finding.cause for finding in together.findings)

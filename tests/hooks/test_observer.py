@@ -409,6 +409,26 @@ def test_compiled_kernels_beat_until_it_is_time_the_step_is_late_or_a_bell_rings
     assert recorder.began_ns < beat_ns < recorder.began_ns + hour_ns
 
 
+def test_compiled_kernels_tell_for_how_long_no_thread_of_the_process_ran(session):
+    if session is None:
+        pytest.skip("of compiled kernels")
+    bell, (reads, writes) = os.eventfd(0), os.pipe()
+    if not (child := os.fork()):
+        os.write(writes, b"now")
+        minute_ns = 60_000_000_000
+        stood_ns = session.compiled.rest(time.monotonic_ns() + minute_ns, 0, bell)
+        os.write(writes, struct.pack("<q", stood_ns))
+        os._exit(0)
+    os.read(reads, 3)
+    time.sleep(0.5)
+    os.kill(child, signal.SIGSTOP)
+    time.sleep(1)
+    os.kill(child, signal.SIGCONT)
+    os.waitpid(child, 0)
+    (stood_ns,) = struct.unpack("<q", os.read(reads, 8))
+    assert stood_ns >= 1_000_000_000
+
+
 @pytest.fixture
 def marked(mechanism, recorder, hooked) -> Iterator[Callable[..., Any]]:
     """Ends a step as `evenstep.step()` does; returns what the account is told of it."""

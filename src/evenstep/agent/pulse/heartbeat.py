@@ -23,6 +23,7 @@ from typing import Any
 from evenstep.agent.pulse.frames import frames_of_errors
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.trace.spool.descriptors import Bell
+from evenstep.trace.spool.layout import Kind
 
 log = logging.getLogger("evenstep")
 
@@ -30,6 +31,7 @@ PERIOD_NS = 200_000_000  # between beats: readers rely on a quarter of a second
 SHORTEST_NS = 20_000_000  # between two checks whether the step is overdue
 UNCAUGHT_NS = 1_000_000_000  # between checks for an exception that ends the script
 LONGEST_MESSAGE = 200  # characters of an exception's message
+_STOP = int(Kind.STOP)
 
 #: Looks at the training thread, given the time (ns); returns when to look again, and the length of
 #: a step after which to do so sooner (0: never).
@@ -79,7 +81,9 @@ class Heartbeat:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # see `Sampler._run`
         try:
             while not self._stopping:
-                self._rest(*self.look(), self._bell.ear.fd)
+                if stood_ns := self._rest(*self.look(), self._bell.ear.fd):
+                    now_ns = time.monotonic_ns()
+                    self._spool.put(now_ns - stood_ns, now_ns, _STOP, 0, self._recorder.step)
                 self.cost_ns = time.thread_time_ns()
         except Exception as error:  # the spool is shut, or its disk gone: the job goes on
             log.debug("evenstep: the heartbeat ended: %s", error)
@@ -98,8 +102,9 @@ class Heartbeat:
                 log.warning("evenstep: looking at the training thread: %s", error)
         return until_ns, overdue_ns
 
-    def _rest_here(self, until_ns: int, overdue_ns: int, _: int) -> None:
-        """Beat until it is time, the step is overdue, or `stop` wakes the thread."""
+    def _rest_here(self, until_ns: int, overdue_ns: int, _: int) -> int:
+        """Beat until it is time, the step is overdue, or `stop` wakes the thread: 0; or until no
+        thread of the process ran for a period beyond a rest: ns since the beat before."""
         while True:
             now_ns = time.monotonic_ns()
             self._spool.beat(now_ns)
@@ -107,8 +112,12 @@ class Heartbeat:
             if overdue_ns:
                 over_ns = self._recorder.began_ns + overdue_ns - now_ns
                 left_ns = min(left_ns, over_ns if over_ns <= 0 else max(over_ns, SHORTEST_NS))
-            if left_ns <= 0 or self._bell.wait(math.ceil(min(left_ns, PERIOD_NS) / 1e6)):
-                return
+            rest_ns, ran_ns = min(left_ns, PERIOD_NS), time.process_time_ns()
+            if left_ns <= 0 or self._bell.wait(math.ceil(rest_ns / 1e6)):
+                return 0
+            lasted_ns = time.monotonic_ns() - now_ns
+            if lasted_ns > rest_ns + PERIOD_NS + time.process_time_ns() - ran_ns:
+                return lasted_ns
 
     def note_uncaught(self) -> None:
         """Record the exception that ended the script, which the interpreter keeps."""

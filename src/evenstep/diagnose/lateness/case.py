@@ -97,9 +97,10 @@ class Case:
 
     @property
     def program_ns(self) -> Array:
-        """Own work of each step and rank without recorded input, checkpoints and pauses."""
+        """Own work of each step and rank without recorded input, checkpoints, pauses and stops."""
         others = [self.grid.phase_ns[Phase(one)] for phases in _PHASES.values() for one in phases]
-        return np.asarray(np.maximum(self.grid.work_ns - sum(others) - self.grid.pause_ns, 0))
+        stood_ns = self.grid.pause_ns + self.grid.stood_ns
+        return np.asarray(np.maximum(self.grid.work_ns - sum(others) - stood_ns, 0))
 
     @cached_property
     def scheduler(self) -> Contention | None:
@@ -405,10 +406,10 @@ def _on_record(grid: StepGrid) -> dict[int, tuple[Array, Array]]:
     """By cause, how much of each row's own work, and of what its host did to issue it, its records
     cover; not of waits for a core, of which only a sum per step is known."""
     phases = grid.records.of_kind(Kind.PHASE)
-    pauses, found = grid.records.of_kind(Kind.PAUSE), {}
-    if len(pauses):
-        issuing = during(grid, pauses, overlap_of_issues)
-        found[int(Cause.COLLECTOR)] = during(grid, pauses), issuing
+    found = {}
+    for cause, kind in ((Cause.COLLECTOR, Kind.PAUSE), (Cause.STOP, Kind.STOP)):
+        if len(rows := grid.records.of_kind(kind)):
+            found[int(cause)] = during(grid, rows), during(grid, rows, overlap_of_issues)
     for cause, kinds in _PHASES.items():
         if len(rows := phases.select(np.isin(phases.op, kinds))):
             own = np.sum([in_phase(grid, Phase(kind)) for kind in kinds], axis=0)

@@ -46,6 +46,7 @@ class Cause(IntEnum):
     CHECKPOINT = 3
     WORK = 4
     CONTENTION = 5
+    STOP = 6
 
 
 #: Phases of a rank's own work; the first wins a tie.
@@ -129,7 +130,10 @@ def _recorded_causes(grid: StepGrid, programs: Sequence[Array]) -> list[tuple[Ca
     more = np.maximum(_above(computed, programs), 0.0) / computed
     loading, ready = grid.phase_ns[Phase.INPUT], _above(grid.run_delay_ns, programs)
     ready = ready - more * grid.run_delay_ns
+    # a beat before a stop is part of its record
+    stood = np.clip(above_others(grid.work_ns), 0, grid.stood_ns)
     return [
+        (Cause.STOP, stood, stood),
         (Cause.COLLECTOR, grid.pause_ns, grid.pause_ns),
         (Cause.CHECKPOINT, writing, _above(writing, programs)),
         (Cause.INPUT, loading, _above(loading, programs)),

@@ -1,5 +1,4 @@
-"""Further evidence of a finding's culprits: call stacks, speed of their machines, stopped
-processes.
+"""Further evidence of a finding's culprits: call stacks, and the speed of their machines.
 
 A place in the code that takes as long on other ranks is no reason for being late. So a place that
 stack samples (`Kind.STACK`) saw counts by the time it takes of a step beyond the median of the
@@ -18,9 +17,7 @@ import numpy as np
 from evenstep import words
 from evenstep.diagnose import levels
 from evenstep.diagnose.finding import TERMINAL, CallStack, Evidence, Finding
-from evenstep.diagnose.measure.attempts import SILENT_NS
 from evenstep.diagnose.measure.hosts import hardware, metric_samples, node_of
-from evenstep.diagnose.sentences import TEXTS, say
 from evenstep.statistics.outliers import Series, standing
 from evenstep.trace.columns import Array, Columns
 from evenstep.trace.spool.layout import Kind
@@ -68,13 +65,12 @@ def with_stacks(trace: Trace, finding: Finding) -> Finding:
         frames = {rank: list(error.get("frames") or ()) for rank, error in raised.items()}
         stacks = [CallStack(rank, 1.0, found) for rank, found in frames.items() if found]
         return replace(finding, stacks=stacks)
-    stopped = with_stop(trace, finding)
     every = trace.of_kind(Kind.STACK)
     rows = every.select(every.bytes_in > 0)
     ours = finding.layer in ("model", "framework")
     system = not ours and (finding.mode == "runtime_jitter" or not finding.where.ranks)
-    if stopped is not finding or system or not len(rows):
-        return stopped
+    if system or not len(rows):
+        return finding
     if finding.mode in TERMINAL:
         stacks = _at_the_end(trace, rows, finding.when.steps[-1][1] if finding.when.steps else 0)
         own = [each for each in stacks if each.rank in finding.where.ranks]
@@ -110,9 +106,8 @@ def _of_late(trace: Trace, rows: Columns, finding: Finding) -> list[CallStack]:
     """Stacks of the places in which the culprits were longer in the finding's steps than the others
     usually are, the longest first."""
     ranks, sampled = finding.where.ranks[: levels.LISTED], np.unique(rows["rank"]).tolist()
-    inside = np.ones(len(rows), bool)
-    if finding.when.steps:
-        inside = _steps_of_finding(finding, rows.step)
+    within = [(rows.step >= one) & (rows.step <= end) for one, end in finding.when.steps]
+    inside = np.any(within or [np.ones(len(rows), bool)], axis=0)
     outside = np.isin(rows["rank"], ranks, invert=True)
     if not ranks:  # all are late together: each beside its own other steps
         ranks, outside = sampled[: levels.LISTED], ~inside
@@ -165,12 +160,6 @@ def _longer_lines(mine: StackSamples, others: Sequence[StackSamples], place: str
         more[line] = mine.step_ns * looks / mine.total - float(np.median(usual or [0.0]))
     most = sorted(more, key=lambda line: (-more[line], line))
     return [line for line in most if more[line] > 0] or most[:1]
-
-
-def _steps_of_finding(finding: Finding, steps: Array) -> Array:
-    """Which of these steps are the finding's."""
-    ranges = [(steps >= first) & (steps <= last) for first, last in finding.when.steps]
-    return np.asarray(np.any(ranges, axis=0))
 
 
 def _samples(trace: Trace, rows: Columns, rank: int, counted: Array) -> StackSamples:
@@ -285,33 +274,3 @@ def _sentence(trace: Trace, first: SlowMachine, slow: list[int], culprits: int) 
     host = f" (as all {len(on_it)} ranks of {node})" if whole else f" ({node})" if node else ""
     does, by = MEASURED[first.measured], words.percent(first.slower)
     return f"; {who}{host} {does} {by} slower than its peers in the probe"
-
-
-# -- stopped processes -----------------------------------------------------------------------------
-
-
-def with_stop(trace: Trace, finding: Finding) -> Finding:
-    """A straggler's single delay as a stop of its process, where its sampler stood still as well:
-    for most of the step, `SEVERAL` longest gaps of other ranks in it, and `SEVERAL` seconds."""
-    ranks, steps = finding.where.ranks, trace.of_kind(Kind.STEP)
-    if finding.mode != "straggler" or len(ranks) != 1:
-        return finding
-    steps = steps.select((steps["rank"] == ranks[0]) & _steps_of_finding(finding, steps.step))
-    if not len(steps):
-        return finding
-    samples, longest = trace.of_kind(Kind.SAMPLE), int((steps.exit_ns - steps.enter_ns).argmax())
-    edges = int(steps.enter_ns[longest]), int(steps.exit_ns[longest])
-    gaps = {}
-    for rank in np.unique(samples["rank"]).tolist():
-        inside = np.clip(np.sort(samples.enter_ns[samples["rank"] == rank]), *edges)
-        gaps[rank] = int(np.diff(inside, prepend=edges[0], append=edges[1]).max())
-    stood_ns = gaps.pop(ranks[0], 0)
-    usual_ns = float(np.median([*gaps.values()])) if gaps else np.inf
-    whole = levels.DOMINANT * (edges[1] - edges[0])
-    if stood_ns < max(whole, levels.SEVERAL * max(usual_ns, SILENT_NS)):
-        return finding
-    numbers = {"those": ranks, "stood": edges[1] - edges[0]}
-    action, cost, _ = TEXTS["straggler"]["stopped"]["find"]
-    options = [replace(finding.options[0], action=action, cost=cost), *finding.options[1:]]
-    title, cause = (say(f"straggler.stopped.{name}", **numbers) for name in ("title", "cause"))
-    return replace(finding, title=words.capital(title), cause=cause, options=options)

@@ -41,8 +41,8 @@ WINDOW_RECORDS = LARGE_RECORDS  # of a run that is read as a whole; a larger one
 _SAMPLE_RECORDS = WINDOW_RECORDS // 2  # of a larger run that are kept in memory
 
 _CELLS = (
-    *("start_ns", "end_ns", "held_ns", "work_ns", "blocked_ns", "wait_ns", "hidden_ns"),
-    *("pause_ns", "cpu_ns", "switches", "run_delay_ns", "samples", "collectives", "device_ns"),
+    *("start_ns", "end_ns", "held_ns", "work_ns", "blocked_ns", "wait_ns", "hidden_ns", "cpu_ns"),
+    *("pause_ns", "stood_ns", "switches", "run_delay_ns", "samples", "collectives", "device_ns"),
 )
 
 
@@ -61,6 +61,7 @@ class StepGrid:
     wait_ns: Array  # of that, waiting for other ranks
     hidden_ns: Array  # transfer hidden by compute
     pause_ns: Array  # garbage collection
+    stood_ns: Array  # own time in which the process was stopped
     cpu_ns: Array  # of the process
     switches: Array  # involuntary context switches
     run_delay_ns: Array  # the training thread was ready but had no core
@@ -181,6 +182,8 @@ def _grid_of(trace: Trace, numbers: Array, ranks: Array, clocks: Clocks | None =
     for name in ("blocked_ns", "wait_ns", "hidden_ns", "collectives"):
         getattr(grid, name)[present] = getattr(found, name)
     grid.work_ns[present] = np.maximum(found.work_ns - grid.held_ns[present], 0)
+    stood = during(grid, trace.of_kind(Kind.STOP))
+    grid.stood_ns[present] = by_step_and_lane(grid.graph, stood)
     if grid.graph.device.any():
         _fill_streams(grid, trace, present)
     _fill_devices(grid, trace)
@@ -357,6 +360,7 @@ _NEEDED: dict[Kind, tuple[str, ...]] = {
     Kind.STEP: ("seq", "held_ns", "group_seq", "peer_or_root", "parent", "payload", *_TIMES),
     Kind.PHASE: ("seq", "parent", "op", "group_seq", *_TIMES),
     Kind.PAUSE: _TIMES,
+    Kind.STOP: _TIMES,
     Kind.COLLECTIVE: _CALL,
     Kind.POINT_TO_POINT: (*_CALL, "payload", *_OF_DEVICE),
     Kind.SPAN: ("name", "flags", "device", *_TIMES, *_OF_DEVICE),

@@ -40,9 +40,9 @@ _AWAY = {"pays": "acts", "on trial": "tried", "untested": "tried"}
 
 
 def find(case: Case) -> list[Finding]:
-    """Stalls of all ranks, the collector, competition for cores, the allocator, and devices that
-    wait for hosts."""
-    found = [*_stalls(case), *_collector(case), *_cores(case)]
+    """Stalls of all ranks, stopped processes, the collector, competition for cores, the allocator,
+    and devices that wait for hosts."""
+    found = [*_stalls(case), *_stopped(case), *_collector(case), *_cores(case)]
     return [*found, *_allocator(case), *_late_issue(case)]
 
 
@@ -80,6 +80,20 @@ def _longer(case: Case, slow: Array) -> Phase:
     work = np.median(case.grid.work_ns, axis=1)
     most = max(rise) >= MOST * (np.median(work[slow]) - np.median(work[~slow]))
     return WORK_PHASES[int(np.argmax(rise))] if most else Phase.OTHER
+
+
+def _stopped(case: Case) -> list[Finding]:
+    """Processes of which no thread ran while other ranks waited."""
+    cells = case.delays.cells(Cause.STOP)
+    stood, number = case.mean_excess_ns(cells, Cause.STOP), int(cells.sum())
+    return finding_of_late(
+        case, "runtime_jitter.stopped", cells, Cause.STOP,
+        numbers={
+            "times": "once, for" if number == 1 else f"{number} times, in the mean for",
+            "stood": stood,
+        },
+        options=["stopped"], evidence=[Evidence("stopped", number * stood, 0, "ns")],
+    )  # fmt: skip
 
 
 # -- garbage collection ----------------------------------------------------------------------------

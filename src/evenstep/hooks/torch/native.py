@@ -56,7 +56,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 #: Functions that may take long: they release the interpreter's lock.
 _SLOW: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "poll": (None, (_Pointer,)),
-    "rest": (None, (_Pointer, _Pointer, _u64, _u64, ctypes.c_int)),
+    "rest": (_u64, (_Pointer, _Pointer, _u64, _u64, ctypes.c_int)),
     "close": (_u64, (_Pointer,)),
 }
 

@@ -127,6 +127,7 @@ uint64_t clock_ns(clockid_t which) {
 }
 uint64_t now_ns() { return clock_ns(CLOCK_MONOTONIC); }
 uint64_t thread_ns() { return clock_ns(CLOCK_THREAD_CPUTIME_ID); }
+uint64_t process_ns() { return clock_ns(CLOCK_PROCESS_CPUTIME_ID); }
 
 // Cost of reading the thread's clock, which every measured interval includes once.
 uint64_t reading_ns() {
@@ -1294,17 +1295,21 @@ const char* evenstep_failure(Session* session) { return session->failure.c_str()
 
 // Rest until `due`, until the step has lasted `overdue` (0: no limit), or until `wake` can be read;
 // meanwhile write the heartbeat.
-void evenstep_rest(Session* session, uint64_t* beat, uint64_t due, uint64_t overdue, int wake) {
+uint64_t evenstep_rest(Session* session, uint64_t* beat, uint64_t due, uint64_t overdue,
+                       int wake) {
   const uint64_t least = now_ns() + SHORTEST_REST_NS;
   for (;;) {
     const uint64_t now = now_ns();
     __atomic_store_n(beat, now, __ATOMIC_RELAXED);
     const uint64_t end = overdue ? std::min(due, session->load(BEGAN) + overdue) : due;
-    if (now >= std::max(end, least)) return;
+    if (now >= std::max(end, least)) return 0;
     const uint64_t rest = std::min(std::max(end, now + SHORTEST_REST_NS) - now, BEAT_NS);
     const timespec timeout{time_t(rest / 1000000000), long(rest % 1000000000)};
     pollfd wakes{wake, POLLIN, 0};
-    if (ppoll(&wakes, 1, &timeout, nullptr)) return;
+    const uint64_t ran = process_ns();
+    if (ppoll(&wakes, 1, &timeout, nullptr)) return 0;
+    const uint64_t lasted = now_ns() - now;
+    if (lasted > rest + BEAT_NS + process_ns() - ran) return lasted;
   }
 }
 

@@ -117,6 +117,7 @@ class Kind(IntEnum):
     MARKER = 9  # `evenstep.log(name=value)`: bytes_in the bits of a float64
     STACK = 10  # a sampled stack of the training thread: name its frames, op the `Phase`, payload
     #             its samples, bytes_in samples taken in all that time (0: another thread's)
+    STOP = 11  # none of the process's threads ran: stopped or frozen
 
 
 class Op(IntEnum):
