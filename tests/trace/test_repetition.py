@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.importers.draft import Draft
-from evenstep.trace.repetition import infer_steps, with_steps
+from evenstep.trace.loading import renumber
+from evenstep.trace.repetition import infer_steps, with_shared_steps, with_steps
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 
 MS = 1_000_000
@@ -161,6 +162,49 @@ def test_what_repeats_nowhere_is_one_step_of_all_that_was_recorded():
     assert rows["rank"].tolist() == [0, 1]
     assert (rows.exit_ns - rows.enter_ns).tolist() == [(2 * STEP_MS + 1) * MS] * 2
     assert found.limits[-1] == "nothing marks steps: all of it is taken as one"
+
+
+def learner_and_actors(steps, last=None):
+    """Rank 0 marks a step between what it gathers and what it sends; rank 2 ends after `last`."""
+    program = Program(3)
+    for step in range(steps):
+        ranks = range(3 if last is None or step <= last else 2)
+        program.call(step, 50, "world", ranks)
+        program.call(step, 70, "world", ranks, size=7)
+    for step in range(steps):
+        end = (1000 + step * STEP_MS + 60) * MS
+        mark = {"kind": int(Kind.STEP), "enter_ns": end - STEP_MS * MS, "exit_ns": end}
+        program.draft.rows(0, step=step, **mark)
+    trace = program.draft.trace({})
+    ends = trace.of_kind(Kind.STEP).exit_ns
+    marked = np.searchsorted(ends, trace.events.enter_ns) * (trace.events["rank"] == 0)
+    is_step = trace.events.kind == int(Kind.STEP)
+    step = np.where(is_step, trace.events.step, marked)
+    events, shifts = renumber(trace.events.with_column("step", step.astype(np.uint32)))
+    assert not shifts
+    return with_shared_steps(replace(trace, events=events))
+
+
+def test_ranks_that_mark_no_steps_have_those_of_a_rank_that_does():
+    trace = learner_and_actors(STEPS)
+    calls, steps = trace.of_kind(Kind.COLLECTIVE), trace.of_kind(Kind.STEP)
+    for number in np.unique(calls.group_seq):
+        assert len(np.unique(calls.step[calls.group_seq == number])) == 1
+    for rank in (1, 2):
+        mine = steps.select(steps["rank"] == rank)
+        assert mine.step.tolist() == list(range(1, STEPS))
+        assert set(((mine.exit_ns // MS) % STEP_MS).tolist()) == {51}  # what was gathered is sent
+        assert (mine.flags & int(Flag.INFERRED)).all()
+    assert trace.limits[-1] == (
+        "ranks 1 and 2 mark no steps: a step is what they share with rank 0's"
+    )
+
+
+def test_a_rank_that_ends_early_has_the_steps_up_to_its_end_if_they_are_not_few():
+    steps = learner_and_actors(STEPS, last=9).of_kind(Kind.STEP)
+    assert steps.step[steps["rank"] == 2].tolist() == list(range(1, 10))
+    steps = learner_and_actors(STEPS, last=4).of_kind(Kind.STEP)
+    assert set(steps["rank"].tolist()) == {0, 1}
 
 
 def test_a_last_step_whose_collective_nobody_left_is_no_step():

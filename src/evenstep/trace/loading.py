@@ -12,7 +12,7 @@ from evenstep.trace.columns import Array, Columns, run_numbers
 from evenstep.trace.cores import map_on_cores
 from evenstep.trace.ranks import parse_ranks
 from evenstep.trace.reader import RECORD, SpoolContents, in_windows
-from evenstep.trace.repetition import with_steps
+from evenstep.trace.repetition import with_shared_steps, with_steps
 from evenstep.trace.spool import layout
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.spooled import EVENT_COLUMNS, OnDisk, RankRows, Spooled, empty
@@ -34,6 +34,7 @@ def load(path: str | Path, *, attempt: int | None = None) -> Trace:
         return load_store(root, attempt=attempt)
     trace = _assemble(read_spools(root, attempt))
     keep_recorded(trace)
+    trace = with_shared_steps(trace)
     steps = trace.of_kind(layout.Kind.STEP)
     if not (steps.flags & int(layout.Flag.INFERRED)).all():
         return trace
@@ -204,8 +205,11 @@ def step_shifts(events: Columns) -> dict[int, int]:
 
 
 def renumber(events: Columns) -> tuple[Columns, dict[int, int]]:
-    """The events with common step numbers, and the shifts that were needed (empty if none)."""
-    shifts = {rank: shift for rank, shift in step_shifts(events).items() if shift}
+    """The events with common step numbers, and the shifts that were needed (empty if none); not of
+    ranks that mark no steps beside some that do."""
+    marking = set(np.unique(events["rank"][events.kind == int(Kind.STEP)]).tolist())
+    shifts = step_shifts(events)
+    shifts = {rank: by for rank, by in shifts.items() if by and rank in (marking or shifts)}
     if not shifts:
         return events, {}
     step = events.step.astype(np.int64)

@@ -17,6 +17,7 @@ from evenstep.trace.columns import Array, Columns, key_numbers, rows_by_key
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from evenstep.trace.spooled import NONE_VALUES, OnDisk
 from evenstep.trace.trace import Trace
+from evenstep.words import ranks
 
 FEWEST_STEPS = 6  # repetitions of calls that are all alike: fewer tell no steps
 COINCIDENCE = 0.01  # chance of unlike calls to come again in the same order, below which they do
@@ -48,24 +49,61 @@ def with_steps(trace: Trace, issued_ns: Array | None = None) -> tuple[Trace, str
     if whole < 3:
         return trace, ""
     cuts, found = cuts[:whole], {place: cut[:whole] for place, cut in found.items()}
+    times = {place: calls.between(place, cut) for place, cut in found.items()}
+    if any((np.diff(one) <= 0).any() for one in times.values()):  # of another period
+        return trace, ""
     events = trace.events.select(trace.events.kind != int(Kind.STEP))
-    step, begun = events.step.astype(np.int64), _beginnings(events, trace)
-    steps, tables = trace.of_kind(Kind.STEP), []
-    for place, cut in found.items():
-        times = calls.between(place, cut)
-        if (np.diff(times) <= 0).any():  # the period of one rank does not hold on another
-            return trace, ""
-        rows = np.flatnonzero(events["rank"] == calls.ranks[place])
-        step[rows] = np.searchsorted(times, begun[rows], side="right")
-        recorded = steps.select(steps["rank"] == calls.ranks[place])
-        tables.append(_steps(events.select(rows[-1:]), times, _counted(recorded, times)))
-    events = events.with_column("step", step.astype(np.uint32))
-    events = Columns.concatenate([events, *tables]).sorted_by("rank", "seq")
+    divided = _divided(trace, events, calls, times, np.arange(whole))
     each = int(np.median(np.diff(cuts)))
     what = "collectives" if calls.collective.all() else "collectives and messages"
     what = f"{each} {what} that come" if each > 1 else "one call that comes"
     text = f"steps were inferred: {what} again {len(cuts) - 1} times"
-    return replace(trace, events=events), text
+    return divided, text
+
+
+def with_shared_steps(trace: Trace) -> Trace:
+    """The trace in which ranks that mark no steps, as actors do beside a learner, have those of the
+    calls they share with a rank that does, each up to the end of its last call in the step."""
+    steps = trace.of_kind(Kind.STEP)
+    marking = np.unique(steps["rank"])
+    calls = _calls(trace, None) if 0 < len(marking) < len(trace.ranks) else None
+    if calls is None or not np.isin(marking, calls.ranks).any():
+        return trace
+    lead = calls.richest(np.flatnonzero(np.isin(calls.ranks, marking)))
+    steps = steps.select(steps["rank"] == calls.ranks[lead])
+    called = np.searchsorted(calls.begun[calls.of(lead)], steps.exit_ns)
+    cuts, first = np.unique(called[called > 0] - 1, return_index=True)
+    numbers, times = steps.step[called > 0][first].astype(np.int64), {}
+    for place, cut in _of_all(calls, lead, cuts).items():
+        cut = cut[: 1 + int(np.append(np.diff(cut) <= 0, True).argmax())]  # up to the rank's end
+        ends = calls.between(place, cut[: _whole(cut, calls.ended[calls.of(place)])])
+        if calls.ranks[place] not in marking and len(ends) > FEWEST_STEPS:
+            times[place] = ends
+    if not times:
+        return trace
+    found = _divided(trace, trace.events, calls, times, numbers)
+    who = f"{ranks(calls.ranks[[*times]].tolist())} mark no steps"
+    found.limits.append(f"{who}: a step is what they share with rank {calls.ranks[lead]}'s")
+    return found
+
+
+def _divided(
+    trace: Trace, events: Columns, calls: _Calls, times: Mapping[int, Array], numbers: Array
+) -> Trace:
+    """The trace with these events, and with steps of each place that end at its `times`, with these
+    numbers; the first is the end of what came before."""
+    step, begun = events.step.astype(np.int64), _beginnings(events, trace)
+    steps, tables = trace.of_kind(Kind.STEP), []
+    for place, ends in times.items():
+        number = np.append(numbers[: len(ends)], numbers[len(ends) - 1] + 1)
+        rows = np.flatnonzero(events["rank"] == calls.ranks[place])
+        step[rows] = number[np.searchsorted(ends, begun[rows], side="right")]
+        recorded = steps.select(steps["rank"] == calls.ranks[place])
+        counted = _counted(recorded, ends)
+        tables.append(_steps(events.select(rows[-1:]), ends, number[1:-1], counted))
+    events = events.with_column("step", step.astype(np.uint32))
+    events = Columns.concatenate([events, *tables]).sorted_by("rank", "seq")
+    return replace(trace, events=events)
 
 
 def infer_steps(trace: Trace, unmarked: str) -> Trace:
@@ -86,7 +124,7 @@ def _in_one_step(trace: Trace) -> Trace:
     tables = [events]
     for mine in rows_by_key(events["rank"]):
         times = np.array([begun[mine].min(), ended[mine].max()])
-        tables.append(_steps(events.select(mine[-1:]), times))
+        tables.append(_steps(events.select(mine[-1:]), times, np.ones(1)))
     return replace(trace, events=Columns.concatenate(tables).sorted_by("rank", "seq"))
 
 
@@ -102,12 +140,14 @@ def _counted(recorded: Columns, times: Array) -> dict[str, Array]:
     }
 
 
-def _steps(last: Columns, times: Array, counted: Mapping[str, Array] | None = None) -> Columns:
-    """Step records between consecutive `times`, numbered after the `last` record of a rank."""
+def _steps(
+    last: Columns, times: Array, number: Array, counted: Mapping[str, Array] | None = None
+) -> Columns:
+    """Step records between consecutive `times`, in sequence after the `last` record of a rank."""
     count = len(times) - 1
     columns: dict[str, Any] = {
         "rank": last["rank"], "seq": last.seq + np.arange(1, count + 1, dtype=np.uint64),
-        "kind": int(Kind.STEP), "flags": int(Flag.INFERRED), "step": np.arange(1, count + 1),
+        "kind": int(Kind.STEP), "flags": int(Flag.INFERRED), "step": number,
         "enter_ns": times[:-1], "exit_ns": times[1:], **NONE_VALUES, "peer_or_root": 0,
         **(counted or {}),
     }  # fmt: skip
