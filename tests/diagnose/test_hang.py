@@ -172,6 +172,27 @@ def test_of_two_the_one_that_left_out_a_call_is_named(call, wrong):
     assert ("nothing tells who is wrong" in finding.title) == (len(wrong) > 1)
 
 
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [(TWO.steps, "left that call out"), (TWO.steps - 1, "made the call before a second time")],
+)
+def test_the_call_before_again_in_another_step_means_that_one_was_left_out(step, said):
+    rows = {0: {"bytes_in": 25_000_000}, 1: {"bytes_in": 16_000_000}}
+    finding = hang_of(hung(TWO, {rank: row | {"step": step} for rank, row in rows.items()}))
+    assert finding.cause.endswith(f"rank 1 seems to have {said}")
+
+
+def test_calls_without_a_place_have_that_of_the_latest_call_alike():
+    trace = hung(TWO, {0: {"bytes_in": 25_000_000}, 1: {"bytes_in": 16_000_000}})
+    calls = (trace.events.kind == Kind.COLLECTIVE) & (trace.events.bytes_in == 25_000_000)
+    early = calls & (trace.events.step < 2)
+    trace.events = trace.events.with_column("name", early.astype(trace.events.name.dtype))
+    trace.names = ("", "train.py:31 mean_loss")
+    cause = hang_of(trace).cause
+    assert "rank 0 all_reduce of 25000000 B in train.py:31 mean_loss" in cause
+    assert "16000000 B in" not in cause
+
+
 @pytest.mark.parametrize(("site", "wrong"), [(1, [1]), (2, [0, 1])])
 def test_of_two_a_size_that_nobody_ever_brought_is_wrong_in_the_same_line_only(site, wrong):
     calls = {0: {"bytes_in": 25_000_000, "name": 1}, 1: {"bytes_in": 8, "name": site}}

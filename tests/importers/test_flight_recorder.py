@@ -231,7 +231,7 @@ def alternating(number: int, *, open_: bool = False) -> dict:
     return (in_flight if open_ else entry)(number, name)
 
 
-@pytest.mark.parametrize(("called", "said"), [(8, "left a call out"), (6, "a second time")])
+@pytest.mark.parametrize(("called", "said"), [(8, "left that call out"), (6, "a second time")])
 def test_a_rank_that_is_one_call_off_is_told(tmp_path, called, said):
     past = [alternating(number) for number in range(7)]
     usual = dump([*past, alternating(7, open_=True)], world=3)

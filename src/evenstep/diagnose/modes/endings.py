@@ -232,8 +232,8 @@ def out_of_step(trace: Trace, place: Stuck, rank: int) -> str:
     """A clause on how the calls of a differing rank are shifted against the others'; "" unknown.
 
     Training repeats its calls: the call that followed the others' present one before is the next. A
-    rank that makes it already has left one out. One that makes what always came here did as before,
-    and the others' call is new.
+    rank that makes it already has left one out, though it is what the rank called before, in an
+    earlier step. One that makes what always came here did as before, and the others' call is new.
     """
     others = [other for other in place.calls if other not in place.different]
     if not others or rank not in place.calls:
@@ -245,12 +245,14 @@ def out_of_step(trace: Trace, place: Stuck, rank: int) -> str:
     usual = {later for call, later in pairwise(made) if call == before}
     if usual == {own}:
         return "did as in earlier steps"
-    if before == own and own not in usual:
+    here = (events.group == place.group) & (events["rank"] == rank)
+    mine = events.select(here & (events.group_seq <= place.sequence)).sorted_by("group_seq")
+    if before == own and own not in usual and len(set(mine.step[-2:].tolist())) == 1:
         return "seems to have made the call before a second time"
     if own not in made and own[0] == expected[0] and len(others) == 1:
         return "never brought that size or type before"
     followed = dict(pairwise([*made, expected]))
-    return "seems to have left a call out" if followed.get(expected) == own else ""
+    return "seems to have left that call out" if followed.get(expected) == own else ""
 
 
 # -- ranks that died -------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""Record where the script calls collectives (file, line and function), in one step of many.
+"""Record where the script calls collectives (file, line and function), in one step of many, and in
+the first two, as a job may hang soon.
 
 For that step the methods of torch's `ProcessGroup`, which all Python calls use, are replaced;
 compiled kernels and DDP's reducer are not affected. The first collective of each kind (group,
@@ -30,7 +31,7 @@ _MOVES = (int(Kind.COLLECTIVE), int(Kind.POINT_TO_POINT))
 
 
 class CallSites:
-    """Records the call sites of every `EVERY_STEPS`-th step of the training thread."""
+    """Records the call sites of the training thread's first steps and every `EVERY_STEPS`-th."""
 
     def __init__(self, torch: Any, recorder: Recorder) -> None:
         self._group = torch._C._distributed_c10d.ProcessGroup
@@ -44,7 +45,7 @@ class CallSites:
         """A step begins: replace the methods for it, or restore them; return the next such step."""
         if self._undo:
             self.remove()
-        if step % EVERY_STEPS == 0:
+        if step < 2 or step % EVERY_STEPS == 0:
             self._seen.clear()
             for name in filter(_ISSUES.match, tuple(vars(self._group))):
                 self._replace(name)
