@@ -119,6 +119,14 @@ def test_a_run_without_a_step_is_named_among_the_limits(folder):
     assert history(folder).limits == ["left out: empty has no finished step, or marks none"]
 
 
+def test_a_run_whose_last_attempt_hung_before_its_first_step_has_the_step_time_of_its_steps(
+    tmp_path,
+):
+    write(tmp_path, [Start(1000, 20), Start(1100, 0)])
+    (run,) = history(tmp_path).runs
+    assert (run.step_ns, run.cv) == (STEP_NS, None)
+
+
 def test_a_run_whose_steps_nothing_marked_has_those_of_its_calls(tmp_path):
     """20 calls, a second apart: the first ends what came before the first step."""
     for rank in range(2):

@@ -150,12 +150,12 @@ def find(folder: Path) -> list[Path]:
 
 
 def diagnose_run(run: PastRun, folder: Path) -> PastRun:
-    """A run: its goodput, and step time, CV and first finding (unless healthy) of its last attempt.
-    Raises `TraceError`."""
+    """A run: its goodput, and step time, CV and first finding (unless healthy) of its last attempt,
+    which may have hung before its first step. Raises `TraceError`."""
     found = diagnose(with_attempts(load(folder), folder))
-    step, goodput = found.summary["step_time"], found.summary["goodput"]
-    mean_ns = float(step["mean_ns"] or run.step_ns)
-    run = replace(run, goodput=goodput, step_ns=mean_ns, cv=step["cv"])
+    step, goodput = found.summary["step_time"] or {}, found.summary["goodput"]
+    mean_ns = float(step.get("mean_ns") or run.step_ns)
+    run = replace(run, goodput=goodput, step_ns=mean_ns, cv=step.get("cv"))
     if not found.findings or verdict(found.findings, found.summary).healthy:
         return run
     first = found.findings[0]
