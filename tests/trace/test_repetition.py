@@ -195,9 +195,8 @@ def test_ranks_that_mark_no_steps_have_those_of_a_rank_that_does():
         assert mine.step.tolist() == list(range(1, STEPS))
         assert set(((mine.exit_ns // MS) % STEP_MS).tolist()) == {51}  # what was gathered is sent
         assert (mine.flags & int(Flag.INFERRED)).all()
-    assert trace.limits[-1] == (
-        "ranks 1 and 2 mark no steps: a step is what they share with rank 0's"
-    )
+    said = "a step of ranks that mark none (1, 2) is what they share with rank 0's"
+    assert trace.limits[-1] == said
 
 
 def test_a_rank_that_ends_early_has_the_steps_up_to_its_end_if_they_are_not_few():

@@ -17,7 +17,6 @@ from evenstep.trace.columns import Array, Columns, key_numbers, rows_by_key
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from evenstep.trace.spooled import NONE_VALUES, OnDisk
 from evenstep.trace.trace import Trace
-from evenstep.words import ranks
 
 FEWEST_STEPS = 6  # repetitions of calls that are all alike: fewer tell no steps
 COINCIDENCE = 0.01  # chance of unlike calls to come again in the same order, below which they do
@@ -82,8 +81,9 @@ def with_shared_steps(trace: Trace) -> Trace:
     if not times:
         return trace
     found = _divided(trace, trace.events, calls, times, numbers)
-    who = f"{ranks(calls.ranks[[*times]].tolist())} mark no steps"
-    found.limits.append(f"{who}: a step is what they share with rank {calls.ranks[lead]}'s")
+    who = ", ".join(map(str, calls.ranks[[*times]][:8])) + " …" * (len(times) > 8)
+    said = f"a step of ranks that mark none ({who}) is what they share with rank"
+    found.limits.append(f"{said} {calls.ranks[lead]}'s")
     return found
 
 
