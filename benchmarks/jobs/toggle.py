@@ -42,7 +42,7 @@ class Toggle:
             return
         hooks: Any = attached._hooks["torch"]
         attached._hooks["torch"] = TorchHooks(
-            self._torch, attached.recorder, hooks._groups, attached.end_step, attached.give_up,
+            self._torch, attached, hooks._groups,
             session=hooks._native and hooks._native.session,
         )  # fmt: skip
         attached._hooks["torch"].install()

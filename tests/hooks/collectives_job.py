@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from time import monotonic_ns
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -43,10 +44,10 @@ class Job:
         # its own, which waits for that lock where it drops the last collective's tensors.
         self.kept: list[Any] = []
         groups = NativeGroups(session, dist) if session else Groups(self.spool, dist)
-        self.hooks = TorchHooks(
-            torch, self.recorder, groups, print, self.failures.append,
-            session=session,
-        )  # fmt: skip
+        observed: Any = SimpleNamespace(
+            recorder=self.recorder, end_step=print, give_up=self.failures.append, gate=None
+        )
+        self.hooks = TorchHooks(torch, observed, groups, session=session)
 
     def play(self) -> None:
         """All scenes; hooks go in after the default group is made, as with a late attach."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +24,11 @@ from evenstep.trace.trace import Trace
 from tests.forks import start
 
 MECHANISMS = [COMPILED, DISPATCHER]
+
+
+def observed(recorder: Recorder, give_up: Any = print) -> Any:
+    """A rank as the hooks of torch see it."""
+    return SimpleNamespace(recorder=recorder, end_step=print, give_up=give_up, gate=None)
 
 
 class Scenes:

@@ -9,6 +9,7 @@ from evenstep.hooks.torch.groups import Groups
 from evenstep.hooks.torch.install import TorchHooks
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.layout import Kind
+from tests.hooks.conftest import observed
 
 
 def router_statistics():
@@ -22,7 +23,7 @@ def named(recorder):
 
 
 def test_the_first_of_each_kind_has_its_place_and_the_next_steps_have_none(alone, recorder):
-    hooks = TorchHooks(torch, recorder, Groups(recorder.spool, dist), print, print)
+    hooks = TorchHooks(torch, observed(recorder), Groups(recorder.spool, dist))
     before = vars(dist.ProcessGroup)["allreduce"]
     hooks.install()
     try:
@@ -54,7 +55,7 @@ def test_the_first_of_each_kind_has_its_place_and_the_next_steps_have_none(alone
     ],
 )
 def test_collectives_that_torch_has_renamed_have_their_places(alone, recorder, call):
-    hooks = TorchHooks(torch, recorder, Groups(recorder.spool, dist), print, print)
+    hooks = TorchHooks(torch, observed(recorder), Groups(recorder.spool, dist))
     hooks.install()
     try:
         call()

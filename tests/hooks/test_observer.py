@@ -26,6 +26,7 @@ from evenstep.hooks.torch.operations import positions
 from evenstep.hooks.torch.works import Batches
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.layout import HALF_FLAGS, HEARTBEAT_OFFSET, WORD_EXIT, Flag, Kind, Op
+from tests.hooks.conftest import observed
 from tests.test_walks import passed
 
 Failures = list[Exception]
@@ -50,10 +51,7 @@ def hooks_of(alone, recorder, mechanism, failures, session) -> Callable[[], Torc
 
     def make() -> TorchHooks:
         groups = NativeGroups(session, dist) if session else Groups(recorder.spool, dist)
-        return TorchHooks(
-            torch, recorder, groups, print, failures.append,
-            session=session,
-        )  # fmt: skip
+        return TorchHooks(torch, observed(recorder, failures.append), groups, session=session)
 
     return make
 

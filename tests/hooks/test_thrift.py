@@ -11,13 +11,14 @@ from evenstep.hooks.torch.groups import Groups
 from evenstep.hooks.torch.install import TorchHooks
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.layout import WINDOW_STEPS, Kind
+from tests.hooks.conftest import observed
 
 
 @pytest.fixture
 def hooks(alone, recorder, monkeypatch):
     monkeypatch.setattr(thrift, "BUDGET", 1e-9)
     monkeypatch.setattr(thrift, "MOST_EVERY", 2)
-    made = TorchHooks(torch, recorder, Groups(recorder.spool, dist), print, print)
+    made = TorchHooks(torch, observed(recorder), Groups(recorder.spool, dist))
     made.install()
     recorder.cost.add(1000)
     yield made

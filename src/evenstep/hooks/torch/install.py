@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from evenstep.agent.arming import arm, disarm
 from evenstep.agent.recording.phases import Word
-from evenstep.agent.recording.recorder import Recorder
 from evenstep.agent.stacks import Hooks
 from evenstep.hooks.repeating import InferredSteps
 from evenstep.hooks.torch.call_sites import CallSites
@@ -23,6 +22,7 @@ from evenstep.hooks.wrapping import replace_attribute, undo
 from evenstep.trace.spool.layout import WINDOW_STEPS
 
 if TYPE_CHECKING:
+    from evenstep.agent.stacks import ObservedRank
     from evenstep.hooks.torch.device import DeviceTimer
     from evenstep.hooks.torch.stream_delay import CaptureGate
 
@@ -35,33 +35,24 @@ class TorchHooks(Hooks):
     """Hooks of collectives, phases and device times of this process.
 
     With a `session` collectives are recorded by compiled kernels, and `groups` are a
-    `NativeGroups`; else by Python's own. `gate` is as in `pause_by`. `instead` is the reason why
-    compiled kernels are not used. `steps` are inferred while nothing else marks any.
+    `NativeGroups`; else by Python's own. `instead` is the reason why compiled kernels are not used.
+    `steps` are inferred while nothing else marks any.
     """
 
     def __init__(
-        self,
-        torch: Any,
-        recorder: Recorder,
-        groups: Groups,
-        on_step: Callable[[int], None],
-        on_failure: Callable[[Exception], None],
-        *,
-        gate: Callable[[], None] | None = None,
-        session: Session | None = None,
-        instead: str = "",
-        steps: InferredSteps | None = None,
-    ) -> None:
+        self, torch: Any, agent: ObservedRank, groups: Groups, *, session: Session | None = None,
+        instead: str = "", steps: InferredSteps | None = None,
+    ) -> None:  # fmt: skip
         self._torch = torch
-        self._recorder = recorder
+        recorder = self._recorder = agent.recorder
         self._groups = groups
-        self._observer = Observer(torch, recorder, groups, on_failure, gate)
+        self._observer = Observer(torch, recorder, groups, agent.give_up, agent.gate)
         self._instead = instead
         self._native: NativeKernels | None = None
         self._sites = CallSites(torch, recorder)
         if session is not None and isinstance(groups, NativeGroups):
             self._native = NativeKernels(session, recorder, self._observer.give_up)
-            session.gate_by(gate)
+            session.gate_by(agent.gate)
         else:  # else not imported: each module costs a starting process most of a millisecond
             from evenstep.hooks.torch.dispatcher import DispatcherHooks
             from evenstep.hooks.torch.thrift import Thrift
@@ -74,7 +65,7 @@ class TorchHooks(Hooks):
         self._batches = Batches(self._native or self._observer, self._observer.give_up)
         self._repeated = RepeatedSteps(steps, recorder, groups) if steps else None
         self._phases = PhaseHooks(
-            torch, recorder, on_step, on_failure, self._optimizer_made,
+            torch, recorder, agent.end_step, agent.give_up, self._optimizer_made,
             session=session if self._native else None,
         )  # fmt: skip
         self._undo: list[Callable[[], None]] = []

@@ -85,8 +85,7 @@ class TorchStack:
         else:
             self.groups = NativeGroups(session, _torch_distributed())
         return TorchHooks(
-            self._torch, agent.recorder, self.groups, agent.end_step, agent.give_up,
-            gate=agent.gate, session=session, instead=self._instead,
+            self._torch, agent, self.groups, session=session, instead=self._instead,
             steps=InferredSteps(agent, "torch", int(Flag.INFERRED)),
         )  # fmt: skip
 
