@@ -228,12 +228,9 @@ def _open(config: Config, identity: Identity, place: RankInWorld | None) -> bool
 
 def _compiled_recorder(spool: Spool, config: Config) -> Compiled | None:
     """The compiled recorder for a new spool, where a stack has one."""
-    for stack in _stacks.values():
-        make = getattr(stack, "compiled", None)
-        found: Compiled | None = make(spool, allowed=config.compiled) if make else None
-        if found is not None:
-            return found
-    return None
+    makes = (getattr(stack, "compiled", None) for stack in _stacks.values())
+    found = (make(spool, allowed=config.compiled) for make in makes if make)
+    return next((one for one in found if one is not None), None)
 
 
 def _connect(agent: Agent) -> None:

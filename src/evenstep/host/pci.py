@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from evenstep.host.sysfs import read_int, target
@@ -58,13 +59,9 @@ def distance(a: PciPlace, b: PciPlace, *, one_node: bool) -> str | None:
         if a.numa_node is None or b.numa_node is None:
             return None
         return "NODE" if a.numa_node == b.numa_node else "SYS"
-    shared = _shared_levels(a.bridges, b.bridges)
+    pairs = zip(a.bridges, b.bridges, strict=False)
+    shared = len([*takewhile(lambda pair: pair[0] == pair[1], pairs)])
     if not shared:
         return "PHB"
     # Below the last shared bridge each side has its own downstream port; more is another switch.
     return "PIX" if max(len(a.bridges), len(b.bridges)) - shared <= 1 else "PXB"
-
-
-def _shared_levels(a: tuple[str, ...], b: tuple[str, ...]) -> int:
-    differing = (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
-    return next(differing, min(len(a), len(b)))

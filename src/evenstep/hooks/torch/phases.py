@@ -362,13 +362,6 @@ def _length(batch: Any, depth: int) -> int:
         return int(shape[0]) if len(shape) else 0
     if depth > 4:
         return 0
-    items: Sequence[Any] = ()
-    if isinstance(batch, Mapping):
-        items = list(batch.values())
-    elif isinstance(batch, (list, tuple)):
-        items = batch
-    for item in items:
-        length = _length(item, depth + 1)
-        if length:
-            return length
-    return 0
+    items = tuple(batch.values()) if isinstance(batch, Mapping) else batch
+    nested = items if isinstance(items, (list, tuple)) else ()
+    return next(filter(None, (_length(item, depth + 1) for item in nested)), 0)

@@ -35,12 +35,10 @@ class KeptWorks(OrderedDict[int, tuple[Any, Item]]):
         self[id(work)] = (work, item)
 
     def of(self, work: Any) -> Item | None:
-        entry = self.get(id(work))
-        return None if entry is None else entry[1]
+        return self.get(id(work), (None, None))[1]
 
     def waited(self, work: Any) -> Item | None:
-        entry = self.pop(id(work), None)
-        return None if entry is None else entry[1]
+        return self.pop(id(work), (None, None))[1]
 
     def let_go(self, *, full: bool = False) -> None:
         """Drop works that only we hold: they hold their tensors."""

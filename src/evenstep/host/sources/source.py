@@ -5,6 +5,7 @@ and the GPUs of a host that a process may use, found without any driver.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import ClassVar
 
@@ -73,12 +74,8 @@ def visible(environ: Mapping[str, str], variables: Sequence[str]) -> list[str] |
     text = next((environ[name] for name in variables if name in environ), None)
     if text is None:
         return None
-    tokens: list[str] = []
-    for token in (part.strip() for part in text.split(",")):
-        if not token or token.startswith("-"):
-            break
-        tokens.append(token)
-    return tokens
+    tokens = map(str.strip, text.split(","))
+    return list(takewhile(lambda token: token and not token.startswith("-"), tokens))
 
 
 def pick(tokens: list[str] | None, names: Sequence[str]) -> list[int]:
@@ -86,15 +83,11 @@ def pick(tokens: list[str] | None, names: Sequence[str]) -> list[int]:
     their beginnings. The list ends at the first that matches no GPU."""
     if tokens is None:
         return list(range(len(names)))
-    positions: list[int] = []
-    for token in tokens:
-        position = int(token) if token.isdigit() else _index_of_name(token, names)
-        if position is None or position >= len(names):
-            break
-        positions.append(position)
-    return positions
+    places = (int(one) if one.isdigit() else _index_of_name(one, names) for one in tokens)
+    return list(takewhile(lambda place: place < len(names), places))
 
 
-def _index_of_name(token: str, names: Sequence[str]) -> int | None:
+def _index_of_name(token: str, names: Sequence[str]) -> int:
+    """The position of the one name that begins so; else one behind the last."""
     fits = [i for i, name in enumerate(names) if name.lower().startswith(token.lower())]
-    return fits[0] if len(fits) == 1 else None
+    return fits[0] if len(fits) == 1 else len(names)
