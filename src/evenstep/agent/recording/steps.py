@@ -108,11 +108,11 @@ class StepClock:
 
     def input_begins(self, now_ns: int) -> None:
         """The loop asks its loader for a batch."""
-        self._enter(_INPUT, now_ns)
+        self.begins(_INPUT, now_ns)
 
     def input_ends(self, now_ns: int, samples: int) -> None:
         """The batch is there."""
-        self._leave(now_ns)
+        self.ends(now_ns)
         self.samples += samples
 
     def set_samples(self, samples: int) -> None:
@@ -192,21 +192,15 @@ class StepClock:
         self._evaluation = None
         self.stack.enter(_OPTIMIZER, now_ns)
 
-    def begins(self, phase: Phase, now_ns: int) -> None:
-        """A phase without rules of its own begins (checkpoint)."""
-        self._enter(phase, now_ns)
-
-    def ends(self, now_ns: int) -> None:
-        """The innermost phase is over."""
-        self._leave(now_ns)
-
-    def _enter(self, phase: int, now_ns: int) -> None:
+    def begins(self, phase: int, now_ns: int) -> None:
+        """A phase without rules of its own begins (input, checkpoint)."""
         self._settle_forward()
         for turns in self.turns:
             now_ns = turns.begins(phase, now_ns)
         self.stack.enter(phase, now_ns)
 
-    def _leave(self, now_ns: int) -> None:
+    def ends(self, now_ns: int) -> None:
+        """The innermost phase is over."""
         for turns in self.turns:
             turns.ends(self.stack.current, now_ns)
         self.stack.leave(now_ns)
