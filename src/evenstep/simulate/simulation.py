@@ -86,7 +86,7 @@ def set_up(scenario: Scenario, *, load_gBps: float = 0.0) -> Setup:  # noqa: N80
     if scenario.strategy.kind in AVERAGING:
         between = program.build(scenario, library, exchanges=False)
     names = strategies.REASONS if scenario.strategy.kind == "paced" else ()
-    info = RunInfo(scenario, placement, graph.partitions, names)
+    info = RunInfo(scenario, placement, network.machines, graph.partitions, names)
     return Setup(scenario, network, placement, library, graph, between, info)
 
 
@@ -160,7 +160,7 @@ def simulate_to(folder: Path, scenario: Scenario, *, progress: Progress | None =
     archive = FolderArchive(setup.info, RunFolder(folder), most=most, steps=scenario.run.steps)
     run = _Run(setup, archive.keep)
     result = run.result(progress)
-    archive.close(setup.info, run.extras)
+    archive.close(run.extras)
     return result
 
 
@@ -286,10 +286,10 @@ class _Run:
     def _keep(self, done: FinishedStep) -> None:
         """Add a step to the sums and record it."""
         spent = step_shares(done)
-        self._account.add(spent)
+        self._account.add(done, spent)
         self._times.update(flow for flow in done.graph.flows if flow.stages)
         for step_rows, recorder in self._recorders:
-            recorder.step(done.number, step_rows.rows(done, spent.work, done.held))
+            recorder.step(done.number, step_rows.rows(done, spent["work"]))
         if self._recorders:
             self.extras += pauses(done) + self.pace.records(done.number, done.begin)
 

@@ -9,8 +9,7 @@ speeds. Machines of one kind are alike; settings that a kind lacks are the clust
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from functools import cached_property
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -93,39 +92,21 @@ class Machines:
             self.kind[list(nodes_in(kind.nodes, "cluster.kinds.nodes"))] = number
         self._kinds = (NodeKind(), *cluster.kinds)
 
-    @property
-    def maps_cards(self) -> bool:
-        """Whether the scenario says which card a GPU uses."""
-        return bool(self.cluster.gpu_nics) or any(kind.gpu_nics for kind in self._kinds)
-
-    @cached_property
-    def card(self) -> Array:
-        """(kinds, GPUs): the card of each GPU of a node."""
-        size = self.cluster.gpus_per_node
-        shared = np.arange(size) * self.cluster.nics_per_node // size
-        return self._of_kinds("gpu_nics", shared)
-
-    @cached_property
-    def gpu_numa(self) -> Array:
-        """(kinds, GPUs): NUMA node of each GPU."""
-        return self._of_kinds("gpu_numa", np.zeros(self.cluster.gpus_per_node))
-
-    @cached_property
-    def nic_numa(self) -> Array:
-        """(kinds, cards): NUMA node of each card."""
-        return self._of_kinds("nic_numa", np.zeros(self.cluster.nics_per_node))
-
-    @cached_property
-    def core_numa(self) -> Array:
-        """(kinds, GPUs): NUMA node of the cores each GPU's rank runs on."""
-        rows = [kind.core_numa or self.cluster.core_numa for kind in self._kinds]
-        near = self.gpu_numa
-        return np.array([row or near[i].tolist() for i, row in enumerate(rows)], np.int64)
+        size, cards = cluster.gpus_per_node, cluster.nics_per_node
+        #: By kind of machine: of each GPU its card, its NUMA node and that of its rank's cores; of
+        #: each card its NUMA node. (kinds, GPUs or cards)
+        self.card = self._of_kinds("gpu_nics", np.arange(size) * cards // size)
+        self.gpu_numa = self._of_kinds("gpu_numa", np.zeros(size, np.int64))
+        self.core_numa = self._of_kinds("core_numa", self.gpu_numa)
+        self.nic_numa = self._of_kinds("nic_numa", np.zeros(cards, np.int64))
+        #: Whether the scenario says which card a GPU uses.
+        self.maps_cards = bool(cluster.gpu_nics or any(kind.gpu_nics for kind in cluster.kinds))
 
     def _of_kinds(self, name: str, usual: Array) -> Array:
-        rows: list[Sequence[float]] = [
-            getattr(kind, name) or getattr(self.cluster, name) or usual.tolist()
-            for kind in self._kinds
+        each = np.broadcast_to(usual, (len(self._kinds), usual.shape[-1])).tolist()
+        rows = [
+            getattr(kind, name) or getattr(self.cluster, name) or row
+            for kind, row in zip(self._kinds, each, strict=True)
         ]
         return np.array(rows, np.int64)
 

@@ -34,6 +34,7 @@ class RunInfo:
 
     scenario: Scenario
     placement: Placement
+    machines: Machines
     partitions: tuple[tuple[str, Array], ...]
     names: tuple[str, ...] = ()  # of pacing's reasons; number i + 1 in the tables
 
@@ -68,14 +69,12 @@ class RunInfo:
         anchor = {"anchor_monotonic_ns": START_NS, "anchor_realtime_ns": START_NS}
         return {**own._asdict(), **host, **anchor}
 
-    @cached_property
-    def _machines(self) -> Machines:
-        return Machines(self.scenario.cluster)
-
-    def closing(self, rank: int) -> dict[str, Any]:
+    def closing(self, rank: int) -> bytes:
         """Facts at the end of a rank's spool: locality and the reason of closing."""
-        locality = self._machines.locality(int(self.placement.gpu[rank]))
-        return {"closed": "simulated", "locality": locality}
+        locality = self.machines.locality(int(self.placement.gpu[rank]))
+        facts = {"closed": "simulated", "locality": locality}.items()
+        texts = [_text({"key": key, "value": value}) for key, value in facts]
+        return b"".join(layout.pack_entry(layout.TABLE_FACT, 0, text) for text in texts)
 
     def groups(self) -> list[list[bytes]]:
         """What a spool says of the groups of each partition, in the order of its rows."""
@@ -98,7 +97,7 @@ class FolderArchive:
     """
 
     def __init__(self, info: RunInfo, folder: RunFolder, *, most: int, steps: int) -> None:
-        self._folder = folder
+        self._info, self._folder = info, folder
         self._capacity = most  # records, until it is known how many there are
         groups = info.groups()
         self._first_summary = _PAGE + _tables_room(info, groups)
@@ -111,13 +110,13 @@ class FolderArchive:
         for row, (_, members) in zip(place, info.partitions, strict=True):
             row[members] = np.arange(len(members))[:, None]
         self._ends = [  # of each rank's tables
-            self._create(info, rank, [of[at] for of, at in zip(groups, mine, strict=True)])
+            self._create(rank, [of[at] for of, at in zip(groups, mine, strict=True)])
             for rank, mine in enumerate(place.T)
         ]
 
-    def _create(self, info: RunInfo, rank: int, groups: list[bytes]) -> int:
+    def _create(self, rank: int, groups: list[bytes]) -> int:
         """Write header and tables, and return where these end."""
-        path = self._folder.spool_path(0, rank)
+        info, path = self._info, self._folder.spool_path(0, rank)
         path.parent.mkdir(parents=True, exist_ok=True)
         identity = _text(info.identity(rank))
         entries = [(layout.TABLE_GROUP, n, one) for n, one in enumerate(groups, 1)]
@@ -146,7 +145,7 @@ class FolderArchive:
         self._records[block.ranks] += block.records.shape[1]
         self._steps[block.ranks] += block.steps
 
-    def close(self, info: RunInfo, alone: list[Extra]) -> None:
+    def close(self, alone: list[Extra]) -> None:
         """Write records of single ranks and the facts that end a spool; cut files to their length.
 
         The ring of a spool is then exactly as long as its records.
@@ -160,7 +159,7 @@ class FolderArchive:
                 file.seek(0)
                 file.write(layout.HEADER.pack(*head))
                 file.seek(self._ends[rank])
-                file.write(_facts(info, rank))
+                file.write(self._info.closing(rank))
                 file.seek(self._first_record + records * layout.RECORD_BYTES)
                 file.write(mine.tobytes())
                 file.truncate()
@@ -177,12 +176,7 @@ def _summary_capacity(steps: int) -> int:
 def _tables_room(info: RunInfo, groups: list[list[bytes]]) -> int:
     longest = sum(max(map(len, those)) + 32 for those in groups)
     names = sum(len(name) + 16 for name in info.names)
-    return -(-(longest + names + len(_facts(info, 0)) + 4096) // _PAGE) * _PAGE
-
-
-def _facts(info: RunInfo, rank: int) -> bytes:
-    facts = ({"key": key, "value": value} for key, value in info.closing(rank).items())
-    return b"".join(layout.pack_entry(layout.TABLE_FACT, 0, _text(fact)) for fact in facts)
+    return -(-(longest + names + len(info.closing(0)) + 4096) // _PAGE) * _PAGE
 
 
 def _text(value: Mapping[str, Any]) -> bytes:

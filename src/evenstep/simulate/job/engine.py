@@ -7,7 +7,7 @@ records of the trace and the sums of a run follow from these and the graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from evenstep.simulate.wires.interface import COLLECTIVE, COMPUTE, SLOWED
 from evenstep.simulate.wires.world import World
 from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Phase
+
+SHARES = ("input", "work", "blocked", "waited", "held")  # of a rank's time in a step, ns
 
 
 class JobEngine:
@@ -126,10 +128,9 @@ def pacing_signals(done: FinishedStep) -> StepSignals | None:
     )  # fmt: skip
 
 
-def step_shares(done: FinishedStep) -> StepShares:
-    """Split a step of every rank into its shares."""
-    ranks = len(done.begin)
-    found = {name: np.zeros(ranks) for name in ("input", "blocked", "waited")}
+def step_shares(done: FinishedStep) -> dict[str, Array]:
+    """The `SHARES` of a step, (ranks,): `work` includes `input`, and `blocked` what is `waited`."""
+    found = {name: np.zeros(len(done.begin)) for name in SHARES}
     for number, role in enumerate(done.graph.roles):
         mine = done.graph.ranks_of[number]
         for _, one, now, end in done.main(number):
@@ -140,11 +141,8 @@ def step_shares(done: FinishedStep) -> StepShares:
                 found["blocked"][mine] += length
                 waited = _waits(done, role, one, now, mine)
                 found["waited"][mine] += np.fmin(np.fmax(waited, 0.0), length)
-    over = done.over
-    work = over - done.begin - found["blocked"] - done.held
-    return StepShares(
-        done.begin, over, found["input"], work, found["blocked"], found["waited"], done.held
-    )
+    work = done.over - done.begin - found["blocked"] - done.held
+    return {**found, "work": work, "held": done.held}
 
 
 def _waits(done: FinishedStep, role: RankProgram, one: Operation, now: Array, mine: Any) -> Array:
@@ -162,36 +160,23 @@ def _waits(done: FinishedStep, role: RankProgram, one: Operation, now: Array, mi
 # -- sums over steps -------------------------------------------------------------------------------
 
 
-class StepShares(NamedTuple):
-    """One step on every rank, in ns. `work` includes `input`; `blocked` includes `waited`."""
-
-    begin: Array
-    end: Array
-    input: Array
-    work: Array
-    blocked: Array
-    waited: Array
-    held: Array
-
-
 class StepSums:
-    """Begin and end of each step, and totals of each rank after the warm-up."""
+    """Begin and end of each step, and each rank's `SHARES` after the warm-up."""
 
     def __init__(self, steps: int, ranks: int, warm_up: int) -> None:
-        self.ranks = ranks
         self.warm_up = warm_up
         self.done = 0
         self.begin_ns = np.zeros(steps)  # of the rank that begins last
         self.end_ns = np.zeros(steps)  # of the rank that ends last
-        self.totals = {name: np.zeros(ranks) for name in StepShares._fields[2:]}
+        self.totals = {name: np.zeros(ranks) for name in SHARES}
 
-    def add(self, shares: StepShares) -> None:
+    def add(self, done: FinishedStep, shares: Mapping[str, Array]) -> None:
         index = self.done
-        self.begin_ns[index], self.end_ns[index] = shares.begin.max(), shares.end.max()
+        self.begin_ns[index], self.end_ns[index] = done.begin.max(), done.over.max()
         self.done += 1
         if index >= self.warm_up:
             for name, total in self.totals.items():
-                total += getattr(shares, name)
+                total += shares[name]
 
     @property
     def counted(self) -> slice:

@@ -208,7 +208,7 @@ class StepRows:
         self._partitions = partitions
         self._group = cache(self._group_of)
 
-    def rows(self, done: FinishedStep, work: Array, held: Array) -> list[RecordRow]:
+    def rows(self, done: FinishedStep, work: Array) -> list[RecordRow]:
         """Rows of the step itself, then of everything in it."""
         mine = self._ranks
         role = done.graph.roles[self._number]
@@ -216,7 +216,7 @@ class StepRows:
         found = [
             RecordRow(
                 Kind.STEP, 0, begin, over, group_seq=np.rint(np.maximum(work[mine], 0.0)),
-                held_ns=held[mine], payload=self._samples,
+                held_ns=done.held[mine], payload=self._samples,
             )
         ]  # fmt: skip
         main: dict[int, Any] = {index: timed for index, *timed in done.main(self._number)}

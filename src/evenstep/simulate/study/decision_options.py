@@ -5,8 +5,10 @@ An option is a list of assignments to the scenario, which `evenstep simulate --s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from evenstep.pacing import CONTROLLERS
@@ -48,97 +50,97 @@ def neutral(scenario: Scenario) -> dict[str, Any]:
 
 def change(data: dict[str, Any], sets: tuple[str, ...]) -> Scenario:
     """A scenario from a copy of plain values, with assignments."""
-    from copy import deepcopy
-
     return scenarios.parse(deepcopy(data), sets)
+
+
+#: Name and assignments of an option, whether it changes the training result, and who applies it.
+OptionRow = tuple[str, tuple[str, ...], bool, str]
 
 
 def options(scenario: Scenario) -> tuple[list[DecisionOption], list[str]]:
     """All options, the synchronous one first, and notes on what is not compared."""
-    found = [DecisionOption("synchronous", "strategy", (), False, LAUNCH)]
-    found += _repairs(scenario)
-    found += _as_written(scenario)
-    found += _pacing_options(scenario)
-    found += _looser(scenario)
-    found += _collectives(scenario)
     layouts, missing = _layouts(scenario)
-    return found + layouts, _left_out(scenario) + missing
+    families: dict[str, Iterable[OptionRow]] = {
+        "repair": _repairs(scenario),
+        "strategy": chain(_as_written(scenario), _pacing_options(scenario), _looser(scenario)),
+        "collective": _collectives(scenario),
+        "layout": layouts,
+    }
+    found = [
+        DecisionOption(name, family, sets, training, by)
+        for family, rows in families.items()
+        for name, sets, training, by in rows
+    ]
+    synchronous = DecisionOption("synchronous", "strategy", (), False, LAUNCH)
+    return [synchronous, *found], _left_out(scenario) + missing
 
 
-def _repairs(scenario: Scenario) -> Iterator[DecisionOption]:
+def _repairs(scenario: Scenario) -> Iterator[OptionRow]:
     """Slow GPUs or nodes replaced or left out, and links mended, where the scenario has such."""
-    plain = schema.plain(scenario)
-    noises = plain.get("noise", [])
+    noises, cluster = schema.plain(scenario).get("noise", []), scenario.cluster
     slow = [noise for noise in scenario.noise if noise.kind == "slow"]
     kept = [given for given, noise in zip(noises, scenario.noise, strict=True) if noise not in slow]
     healthy = f"noise={schema.literal(kept)}"
     if slow:
-        yield DecisionOption("slow GPU replaced", "repair", (healthy,), False, OPERATORS)
-        size = scenario.cluster.gpus_per_node
-        gone = {
-            rank // size for noise in slow for rank in nodes_in(noise.ranks or "0", "noise.ranks")
-        }
+        yield "slow GPU replaced", (healthy,), False, OPERATORS
+        size, ranks = cluster.gpus_per_node, [noise.ranks or "0" for noise in slow]
+        gone = {rank // size for named in ranks for rank in nodes_in(named, "noise.ranks")}
         left = scenario.ranks - len(gone) * size
         packed = all(noise.scope == "rank" for noise in slow) and scenario.ranks % size == 0
         if packed and scenario.work.kind == "ddp" and left > 0:
-            fewer = f"job.ranks={left}"
-            yield DecisionOption("its node left out", "repair", (healthy, fewer), False, LAUNCH)
-    kinds = enumerate(scenario.cluster.kinds)
-    alike = [f"cluster.kinds.{n}.factor=1" for n, kind in kinds if kind.factor > 1]
-    alike += ['cluster.slow_nodes=""'] if scenario.cluster.slow_nodes else []
+            yield "its node left out", (healthy, f"job.ranks={left}"), False, LAUNCH
+    alike = [f"cluster.kinds.{n}.factor=1" for n, k in enumerate(cluster.kinds) if k.factor > 1]
+    alike += ['cluster.slow_nodes=""'] if cluster.slow_nodes else []
     if alike:
-        yield DecisionOption("slow nodes replaced", "repair", tuple(alike), False, OPERATORS)
+        yield "slow nodes replaced", tuple(alike), False, OPERATORS
     if scenario.fabric.changes:
-        yield DecisionOption("links mended", "repair", ("fabric.changes=[]",), False, OPERATORS)
+        yield "links mended", ("fabric.changes=[]",), False, OPERATORS
 
 
-def _as_written(scenario: Scenario) -> Iterator[DecisionOption]:
+def _as_written(scenario: Scenario) -> Iterator[OptionRow]:
     """The scenario's own strategy, unless synchronous."""
     written = schema.plain(scenario).get("strategy", {})
     if written.get("kind", "synchronous") == "synchronous" and "compression" not in written:
         return
     sets = tuple(f"strategy.{name}={schema.literal(value)}" for name, value in written.items())
     training = scenario.strategy.kind != "paced"
-    yield DecisionOption("as written", "strategy", sets, training, AGENT if not training else CODE)
+    yield "as written", sets, training, AGENT if not training else CODE
 
 
-def _pacing_options(scenario: Scenario) -> Iterator[DecisionOption]:
+def _pacing_options(scenario: Scenario) -> Iterator[OptionRow]:
     """Every controller of pacing, with the scenario's own bounds where given."""
     written = schema.plain(scenario).get("strategy", {})
     bounds = ("objective", "max_delay", "imbalance", "sharing")
     kept = tuple(f"strategy.{n}={schema.literal(written[n])}" for n in bounds if n in written)
     for name in CONTROLLERS:
-        sets: tuple[str, ...] = ("strategy.kind=paced", f"strategy.controller={name}", *kept)
-        yield DecisionOption(f"paced, {name}", "strategy", sets, False, AGENT)
+        sets = ("strategy.kind=paced", f"strategy.controller={name}", *kept)
+        yield f"paced, {name}", sets, False, AGENT
 
 
-def _looser(scenario: Scenario) -> Iterator[DecisionOption]:
+def _looser(scenario: Scenario) -> Iterator[OptionRow]:
     """Strategies that wait less, for data parallel work."""
+    work = scenario.work
     if scenario.ranks < 2:
         return
-    if scenario.work.kind in ("ddp", "tensor", "pipeline", "experts"):
+    if work.kind in ("ddp", "tensor", "pipeline", "experts"):
         for every in LOCAL_STEPS:
             sets: tuple[str, ...] = ("strategy.kind=local_sgd", f"strategy.every={every}")
-            yield DecisionOption(f"local SGD, every {every}", "strategy", sets, True, CODE)
+            yield f"local SGD, every {every}", sets, True, CODE
     if _compressible(scenario):
         yield _compression_option(scenario)
-    if scenario.work.kind != "ddp":
+    if work.kind != "ddp":
         return
     served = _parameter_servers(scenario)
     for bound in BOUNDS:
         sets = ("strategy.kind=stale_synchronous", f"strategy.bound={bound}", *served)
-        yield DecisionOption(f"stale synchronous, {bound}", "strategy", sets, True, CODE)
-    sets = ("strategy.kind=asynchronous", *served)
-    yield DecisionOption("asynchronous", "strategy", sets, True, CODE)
+        yield f"stale synchronous, {bound}", sets, True, CODE
+    yield "asynchronous", ("strategy.kind=asynchronous", *served), True, CODE
     spared = max(1, round(SPARED_SHARE * scenario.ranks))
     for kind in ("backup_workers", "partial_reduce"):
         sets = (f"strategy.kind={kind}", f"strategy.backups={spared}")
-        yield DecisionOption(f"{kind.replace('_', ' ')}, {spared}", "strategy", sets, True, CODE)
-    urgent = scenario.work.overlap and not scenario.work.overlap_slowdown
-    if urgent and scenario.work.buckets > 1:
-        yield DecisionOption(
-            "priority buckets", "strategy", ("strategy.kind=priority",), False, CODE
-        )
+        yield f"{kind.replace('_', ' ')}, {spared}", sets, True, CODE
+    if work.overlap and not work.overlap_slowdown and work.buckets > 1:
+        yield "priority buckets", ("strategy.kind=priority",), False, CODE
 
 
 def _compressible(scenario: Scenario) -> bool:
@@ -155,7 +157,7 @@ def _parameter_servers(scenario: Scenario) -> tuple[str, ...]:
     return ("collectives.algorithm=server", f"collectives.servers={servers}")
 
 
-def _compression_option(scenario: Scenario) -> DecisionOption:
+def _compression_option(scenario: Scenario) -> OptionRow:
     """Compression as in the scenario, else to 8 bits."""
     own = scenario.strategy
     ratio = own.compression if own.compression < 1 else RATIO
@@ -163,22 +165,19 @@ def _compression_option(scenario: Scenario) -> DecisionOption:
     if own.compression == 1:
         encode_ms = scenario.work.gradient_bytes * ENCODE_BYTES / ENCODE_GBPS / 1e6
     sets = (f"strategy.compression={ratio:g}", f"strategy.encode_ms={encode_ms:.4g}")
-    return DecisionOption(f"compressed to {100 * ratio:g} %", "strategy", sets, True, CODE)
+    return f"compressed to {100 * ratio:g} %", sets, True, CODE
 
 
-def _collectives(scenario: Scenario) -> Iterator[DecisionOption]:
+def _collectives(scenario: Scenario) -> Iterator[OptionRow]:
     """Algorithms of the all-reduce, and a ring in topology order."""
     if scenario.ranks < 2 or scenario.work.kind in ("fsdp", "experts"):
         return
     for name in _algorithms(scenario):
-        sets = (
-            _parameter_servers(scenario) if name == "server" else (f"collectives.algorithm={name}",)
-        )
-        yield DecisionOption(
-            f"{name.replace('_', ' ')} all-reduce", "collective", sets, False, LAUNCH
-        )
+        servers = _parameter_servers(scenario) if name == "server" else None
+        sets = (f"collectives.algorithm={name}",) if servers is None else servers
+        yield f"{name.replace('_', ' ')} all-reduce", sets, False, LAUNCH
     ring = ("collectives.algorithm=ring", "collectives.order=topology")
-    yield DecisionOption("ring in order of place", "collective", ring, False, LAUNCH)
+    yield "ring in order of place", ring, False, LAUNCH
 
 
 def _algorithms(scenario: Scenario) -> Iterator[str]:
@@ -191,16 +190,15 @@ def _algorithms(scenario: Scenario) -> Iterator[str]:
         yield "nvls"
     if ranks * ranks <= MOST_PAIRS:
         yield "direct"
-    if f"collectives.servers={ranks}" not in _parameter_servers(
-        scenario
-    ):  # else each to each, as direct
+    served = _parameter_servers(scenario)
+    if f"collectives.servers={ranks}" not in served:  # else each to each, as direct
         yield "server"
 
 
 # -- layouts ---------------------------------------------------------------------------------------
 
 
-def _layouts(scenario: Scenario) -> tuple[list[DecisionOption], list[str]]:
+def _layouts(scenario: Scenario) -> tuple[list[OptionRow], list[str]]:
     """dp × tp × pp of the same global batch: powers of two, tensor parallel within a node."""
     work = scenario.work
     if work.kind not in ("ddp", "tensor", "pipeline") or scenario.ranks < 2:
@@ -231,7 +229,7 @@ def _powers(most: int) -> list[int]:
 
 def _layout(
     scenario: Scenario, layers: int, own: tuple[int, int], tensor: int, stages: int
-) -> DecisionOption:
+) -> OptionRow:
     """The same batch and compute of each rank in another layout; exchanged bytes change.
 
     A replica of t·p ranks works on t·p ranks' batches; its parameters are spread over them.
@@ -254,10 +252,7 @@ def _layout(
         sets += ["work.kind=tensor", f"work.buckets={layers}"]
     else:
         sets.append("work.kind=ddp")
-    data = scenario.ranks // split
-    return DecisionOption(
-        f"dp {data} × tp {tensor} × pp {stages}", "layout", tuple(sets), False, CODE
-    )
+    return f"dp {scenario.ranks // split} × tp {tensor} × pp {stages}", tuple(sets), False, CODE
 
 
 def _left_out(scenario: Scenario) -> list[str]:
