@@ -273,23 +273,14 @@ def unknown(
 ) -> str:  # fmt: skip
     """The message for an unknown name, with the nearest known one; `elsewhere`: names of all tables
     with their full names."""
-    here, there = _nearest(name, known, 0.6), _nearest(name, elsewhere or {}, 0.8)
-    if there.likeness > here.likeness and elsewhere:
-        places = sorted(elsewhere[there.name], key=lambda place: place.count(".0."))
+    here = values.nearest(name, known, least=0.6)
+    there = values.nearest(name, elsewhere or {}, least=0.8)
+    near = max(here, there, key=lambda one: SequenceMatcher(None, one, name).ratio())
+    if near and near == here:
+        hint = f"did you mean {near!r}?"
+    elif near and elsewhere:
+        places = sorted(elsewhere[near], key=lambda place: place.count(".0."))
         hint = "did you mean " + " or ".join(map(repr, places[:3])) + "?"
-    elif here.name:
-        hint = f"did you mean {here.name!r}?"
     else:
         hint = "there are " + ", ".join(known)
     return f"there is no {place}; {hint}"
-
-
-class _Near(NamedTuple):
-    name: str
-    likeness: float
-
-
-def _nearest(name: str, known: Iterable[str], least: float) -> _Near:
-    """The known name most like `name`, of at least the likeness `least`; else empty."""
-    near = values.nearest(name, known, least=least)
-    return _Near(near, SequenceMatcher(None, near, name).ratio() if near else 0.0)

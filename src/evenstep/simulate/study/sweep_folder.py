@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ class SweepFolder:
             write_whole(self._journal, b"".join(lines))
         rows: dict[int, Row] = {}
         for line in lines:
-            row = _parse(line) or {}
+            row = _parse(line)
             number = row.get("number")
             if not isinstance(number, int) or row.get("key") != wanted.get(number, ""):
                 continue
@@ -104,12 +105,9 @@ def _columns(rows: Sequence[Row]) -> dict[str, str]:
     names = {name.lower(): name for row in reversed(rows) for name in reversed(row)}
     for name in reversed(names.values()):  # the first of names that SQL takes as equal
         values = [row[name] for row in rows if row.get(name) is not None]
-        if all(isinstance(value, int) for value in values) and values:
-            found[name] = "BIGINT"
-        elif any(isinstance(value, str) for value in values):
-            found[name] = "VARCHAR"
-        else:
-            found[name] = "DOUBLE"
+        whole = all(isinstance(value, int) for value in values) and values
+        texts = any(isinstance(value, str) for value in values)
+        found[name] = "BIGINT" if whole else "VARCHAR" if texts else "DOUBLE"
     return found
 
 
@@ -124,19 +122,17 @@ def _quote(text: str) -> str:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        text = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return _parse(text) or {}
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return _parse(path.read_bytes())
+    return None
 
 
-def _parse(text: bytes) -> dict[str, Any] | None:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
+def _parse(text: bytes) -> dict[str, Any]:
+    """An object of JSON; empty where the text is none."""
+    with suppress(ValueError, RecursionError):
+        if isinstance(found := json.loads(text), dict):
+            return found
+    return {}
 
 
 def _name_of(held: Mapping[str, Any]) -> str:

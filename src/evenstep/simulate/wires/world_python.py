@@ -12,7 +12,6 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import NamedTuple
 
 import numpy as np
 
@@ -26,7 +25,6 @@ from evenstep.simulate.wires.interface import (
     STUCK,
     URGENT,
     Carriage,
-    MessageVolley,
     StepPlan,
 )
 from evenstep.trace.columns import Array
@@ -61,20 +59,11 @@ class _Job:
     free: float = 0.0  # end of the last urgent collective
 
 
-class _Laid(NamedTuple):
-    """A collective, the ranks of its groups, and its rounds."""
-
-    flow: Carriage
-    members: list[list[int]]
-    rounds: list[MessageVolley]
-
-
 @dataclass
 class _Instance:
     """One collective of one step."""
 
-    laid: _Laid
-    flow: Carriage
+    flow: Carriage  # a stage for each round
     job: _Job
     step: _Step
     scale: float
@@ -108,7 +97,7 @@ class PythonWorld:
         self._capacity, self._goodput = np.asarray(capacity, float), goodput
         firsts = (np.cumsum(ranks) - ranks).tolist()
         self._jobs = [_Job(first, size) for first, size in zip(firsts, ranks, strict=True)]
-        self._flows: list[_Laid] = []
+        self._flows: list[Carriage] = []
         self._plans: list[StepPlan] = []
         self._streams: dict[int, tuple[_Job, list[Iterator[float]]]] = {}  # of each rank
         self._queue: dict[int, None] = {}  # ranks that may go on
@@ -124,10 +113,8 @@ class PythonWorld:
 
     def flow(self, carriage: Carriage) -> int:
         """Add a collective; return its number."""
-        groups = range(int(carriage.group.max(initial=-1)) + 1)
-        members = [np.flatnonzero(carriage.group == group).tolist() for group in groups]
-        rounds = [stage for stage in carriage.stages for _ in range(stage.repeats)]
-        self._flows.append(_Laid(carriage, members, rounds))
+        rounds = [one._replace(repeats=1) for one in carriage.stages for _ in range(one.repeats)]
+        self._flows.append(carriage._replace(stages=tuple(rounds)))
         return len(self._flows) - 1
 
     def graph(self, plan: StepPlan) -> int:
@@ -280,7 +267,7 @@ class PythonWorld:
         return np.where(steady > 0, least, capacity), steady
 
     def _send(self, of: _Instance, number: int, message: int) -> None:
-        stage = of.laid.rounds[number]
+        stage = of.flow.stages[number]
         self._sent += 1
         size = float(stage.bytes[message]) * of.scale
         links = stage.link[int(stage.route[message]) : int(stage.route[message + 1])]
@@ -291,11 +278,11 @@ class PythonWorld:
             self._changed = True
 
     def _deliver_later(self, of: _Instance, number: int, message: int) -> None:
-        latency = float(of.laid.rounds[number].latency_ns[message])
+        latency = float(of.flow.stages[number].latency_ns[message])
         self._at_time(self._now + latency, partial(self._deliver, of, number, message))
 
     def _deliver(self, of: _Instance, number: int, message: int) -> None:
-        stage = of.laid.rounds[number]
+        stage = of.flow.stages[number]
         ends = [end for end in (int(stage.gate[message]), int(stage.other[message])) if end >= 0]
         for end in ends:
             of.need[number, end] = self._needed(of, number, end) - 1
@@ -305,7 +292,7 @@ class PythonWorld:
 
     def _needed(self, of: _Instance, number: int, end: int) -> int:
         """Messages of a round that a participant has yet to send or get delivered."""
-        stage = of.laid.rounds[number]
+        stage = of.flow.stages[number]
         count = int((stage.gate == end).sum() + (stage.other == end).sum())
         return of.need.setdefault((number, end), count)
 
@@ -319,7 +306,7 @@ class PythonWorld:
 
     def _begin_round(self, of: _Instance, end: int, number: int) -> None:
         """Send what a round has for a participant, and go on if it waits for nothing."""
-        for place, stage in enumerate(of.laid.rounds[number:], number):
+        for place, stage in enumerate(of.flow.stages[number:], number):
             of.at[end] = place
             for message in np.flatnonzero((stage.gate == end) | (stage.other == end)).tolist():
                 gate, other = int(stage.gate[message]), int(stage.other[message])
@@ -331,7 +318,7 @@ class PythonWorld:
                     self._send(of, place, message)
             if self._needed(of, place, end):
                 return
-        over = of.at[end] = len(of.laid.rounds)
+        over = of.at[end] = len(of.flow.stages)
         rank = int(of.flow.rank[end])
         if all(of.at[one] == over for one in np.flatnonzero(of.flow.rank == rank).tolist()):
             self._through(of, rank, self._now)
@@ -354,13 +341,12 @@ class PythonWorld:
             mine = np.isin(stage.gate, inside)
             gate, other = stage.gate[mine], stage.other[mine]
             hop = stage.latency_ns + (stage.hop_ns - stage.latency_ns) * of.scale
-            for _ in range(stage.repeats):
-                begin = times[gate]
-                if stage.posted:
-                    begin = np.maximum(begin, np.where(other >= 0, times[other], -np.inf))
-                over = begin + hop[mine]
-                np.maximum.at(times, gate, over)
-                np.maximum.at(times, other[other >= 0], over[other >= 0])
+            begin = times[gate]
+            if stage.posted:
+                begin = np.maximum(begin, np.where(other >= 0, times[other], -np.inf))
+            over = begin + hop[mine]
+            np.maximum.at(times, gate, over)
+            np.maximum.at(times, other[other >= 0], over[other >= 0])
         for rank in members:
             end = float(times[flow.rank == rank].max()) if flow.stages else latest
             self._through(of, rank, end)
@@ -375,8 +361,8 @@ class PythonWorld:
             of = step.instances[number]
             start = max(waiting.pop(number), job.free + of.flow.launch_ns)
             of.entry = dict.fromkeys(of.entry, start)
-            for members in of.laid.members:
-                job.free = max(job.free, self._close(of, members))
+            for group in range(int(of.flow.group.max()) + 1):
+                job.free = max(job.free, self._close(of, _members(of.flow, group)))
 
     # -- the data flow -----------------------------------------------------------------------------
 
@@ -462,13 +448,13 @@ class PythonWorld:
     def _issue(self, job: _Job, step: _Step, o: int, place: int, local: int, begin: float) -> None:
         """Let a rank enter a collective; one that is closed is over once all have."""
         rank, plan = job.first + local, step.plan
-        laid = self._flows[int(plan.flow[plan.instance[o]])]
-        flow, group = laid.flow, int(laid.flow.group[rank])
+        flow = self._flows[int(plan.flow[plan.instance[o]])]
+        group = int(flow.group[rank])
         if group < 0:
             self._finish(job, step, place, local, begin)
             return
         number = int(plan.instance[o])
-        made = _Instance(laid, flow, job, step, float(step.scale[number]))
+        made = _Instance(flow, job, step, float(step.scale[number]))
         of = step.instances.setdefault(number, made)
         of.operation[rank] = place
         begin += float(step.value[place, local]) + flow.launch_ns
@@ -476,7 +462,7 @@ class PythonWorld:
             self._enter_at(of, rank, begin)
             return
         of.entry[rank] = begin
-        members = laid.members[group]
+        members = _members(flow, group)
         if not all(member in of.entry for member in members):
             return
         if not flow.closed:
@@ -486,7 +472,7 @@ class PythonWorld:
         elif int(plan.kind[o]) != URGENT:
             self._close(of, members)
         else:
-            step.urgent += group == len(laid.members) - 1
+            step.urgent += group == int(flow.group.max())
             if step.urgent == len(np.unique(plan.instance[plan.kind == URGENT])):
                 self._urgent(job, step)
 
@@ -495,3 +481,7 @@ class PythonWorld:
             self._enter(of, rank)
         else:
             self._at_time(begin, partial(self._enter, of, rank))
+
+
+def _members(flow: Carriage, group: int) -> list[int]:
+    return np.flatnonzero(flow.group == group).tolist()
