@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from evenstep.documents import Amount, Positive
+from evenstep.documents import Amount, Positive, plain
 from evenstep.reproduce.link_pacing import paced, timeline
 from evenstep.reproduce.link_worlds import LinkJob, LinkWorld, Outcome, unpaced
 from evenstep.simulate.study.sweep import interval
@@ -113,7 +113,7 @@ def predict(
     *,
     seeds: Sequence[int],
     steps: int,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None],
 ) -> list[TableOneRow]:
     """Baseline and arms at every size, over these seeds.
 
@@ -122,8 +122,7 @@ def predict(
     rows: list[TableOneRow] = []
     first = 0.0
     for done, published in enumerate(PUBLISHED):
-        if progress is not None:
-            progress(done, len(PUBLISHED))
+        progress(done, len(PUBLISHED))
         worlds = [world(family, published.nodes, seed) for seed in seeds]
         free = [unpaced(item, steps) for item in worlds]
         mean, cv = _mean_and_cv(free)
@@ -138,8 +137,7 @@ def predict(
         lone = [unpaced(replace(item, jobs=item.jobs[:1]), steps) for item in worlds]
         alone = _figure(free, lone, scale)
         rows.append(TableOneRow(published, baseline, arms, alone, _lone(worlds[0], steps)))
-    if progress is not None:
-        progress(len(PUBLISHED), len(PUBLISHED))
+    progress(len(PUBLISHED), len(PUBLISHED))
     return rows
 
 
@@ -208,14 +206,16 @@ def to_json(family: TableOneFit, rows: Sequence[TableOneRow]) -> dict[str, Any]:
         "fitted_to": "the baseline columns",
         "fit_error": fit_errors(rows),
         "rows": [
-            {
-                "nodes": row.published.nodes,
-                "published": row.published._asdict(),
-                "baseline": row.baseline._asdict(),
-                **{name: figure._asdict() for name, figure in row.arms.items()},
-                "alone": row.alone._asdict(),
-                "lone": row.lone,
-            }
+            plain(
+                {
+                    "nodes": row.published.nodes,
+                    "published": row.published,
+                    "baseline": row.baseline,
+                    **row.arms,
+                    "alone": row.alone,
+                    "lone": row.lone,
+                }
+            )
             for row in rows
         ],
     }

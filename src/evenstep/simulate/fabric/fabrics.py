@@ -13,10 +13,10 @@ from evenstep.simulate.fabric.machines import Core, End, LinkBlock, Tier, machin
 from evenstep.trace.columns import Array
 
 
-class Torus:
+class Torus(Core):
     """Nodes in a grid that wraps around; messages go dimension by dimension, the shorter way."""
 
-    by_flow, injects = False, False
+    injects = False
 
     def __init__(self, cluster: Cluster, fabric: Fabric) -> None:
         self._shape = tuple(int(length) for length in fabric.shape)
@@ -69,18 +69,16 @@ class Torus:
         return np.stack(hops, axis=1) if hops else np.full((len(source), 0), -1)
 
 
-class Dragonfly:
+class Dragonfly(Core):
     """Groups of routers, all joined within a group; one bundle of links between two groups."""
 
-    by_flow, injects, choices = False, True, 1
-
     def __init__(self, cluster: Cluster, fabric: Fabric) -> None:
-        self._under = fabric.nodes_per_router * cluster.nics_per_node
+        self.ports = fabric.nodes_per_router * cluster.nics_per_node
         self._in_group = fabric.routers_per_group
         routers = -(-cluster.nodes // fabric.nodes_per_router)
         groups = self._groups = max(1, -(-routers // self._in_group))
         width, latency = fabric.link_gBps or cluster.nic_gBps, fabric.latency_us * 1e3
-        leaving = self._under * self._in_group * cluster.nic_gBps / fabric.oversubscription
+        leaving = self.ports * self._in_group * cluster.nic_gBps / fabric.oversubscription
         size = self._in_group
         self._local = groups * size**2
         self.tiers = (
@@ -114,9 +112,6 @@ class Dragonfly:
             ),
         ]
 
-    def place(self, port: Array) -> Array:
-        return port // self._under
-
     def paths(self, source: Array, target: Array, choice: Array) -> Array:  # noqa: ARG002
         """The minimal path: to the router that has the bundle, across, to the target's router."""
         size = self._in_group
@@ -139,33 +134,23 @@ def _gateway(group: Array, towards: Array, size: int) -> Array:
     return np.asarray(np.where(towards < group, towards, towards - 1) % size)
 
 
-class Switch:
-    """One switch that blocks nobody."""
-
-    choices, by_flow, injects = 1, False, True
+class Switch(Core):
+    """One switch that blocks nobody. Racks still have a size, for noise that comes by the rack."""
 
     def __init__(self, cluster: Cluster, fabric: Fabric) -> None:
         self.blocks: list[LinkBlock] = []
         self.tiers = (machines(cluster, fabric.nodes_per_leaf), Tier("switch", "switches", 1))
         self.above = End("switch", np.zeros_like)
-        self._under = fabric.nodes_per_leaf * cluster.nics_per_node
-
-    def place(self, port: Array) -> Array:
-        """Racks still have a size, for noise that comes by the rack."""
-        return port // self._under
-
-    def paths(self, source: Array, target: Array, choice: Array) -> Array:  # noqa: ARG002
-        """No link but the cards' own."""
-        return np.full((len(source), 0), -1)
+        self.ports = fabric.nodes_per_leaf * cluster.nics_per_node
 
 
-class LeafSpine:
+class LeafSpine(Core):
     """Leaves below spines: every leaf has one link to every spine.
 
     With `rails`, a leaf carries the same card of all nodes of a pod (rail-optimised).
     """
 
-    by_flow, injects = True, True
+    by_flow = True
 
     def __init__(self, cluster: Cluster, fabric: Fabric, *, rails: bool = False) -> None:
         self._cards, self._per_leaf = cluster.nics_per_node, fabric.nodes_per_leaf
@@ -200,20 +185,20 @@ class LeafSpine:
         return path
 
 
-class FatTree:
+class FatTree(Core):
     """Leaves, aggregation switches of a pod, cores: an aggregation switch has cores of its own."""
 
-    by_flow, injects = True, True
+    by_flow = True
 
     def __init__(self, cluster: Cluster, fabric: Fabric) -> None:
-        self._under = fabric.nodes_per_leaf * cluster.nics_per_node
+        self.ports = fabric.nodes_per_leaf * cluster.nics_per_node
         self._in_pod = fabric.leaves_per_pod
         self.leaves = -(-cluster.nodes // fabric.nodes_per_leaf)
         pods = -(-self.leaves // self._in_pod)
-        aggs = self._aggs = _uplinks(fabric, self._under)
+        aggs = self._aggs = _uplinks(fabric, self.ports)
         cores = self._cores = max(1, round(self._in_pod / fabric.pod_oversubscription))
         self.choices = aggs * cores
-        low = _uplink_capacity(cluster, fabric, self._under, aggs)
+        low = _uplink_capacity(cluster, fabric, self.ports, aggs)
         high = fabric.link_gBps or low * self._in_pod / (fabric.pod_oversubscription * cores)
         latency = fabric.latency_us * 1e3
         self._low, self._high = self.leaves * aggs, pods * aggs * cores
@@ -237,9 +222,6 @@ class FatTree:
             *_both_ways(self._low, low, latency, (leaf, over), name),
             *_both_ways(self._high, high, latency, (below, core), name),
         ]
-
-    def place(self, port: Array) -> Array:
-        return port // self._under
 
     def paths(self, source: Array, target: Array, choice: Array) -> Array:
         """Up as far as needed and down through the mirrored switches."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,24 +51,24 @@ class LinkBlock(NamedTuple):
         return re.sub(r"\d+|(?<=->)[xyz][+-]$", "*", self.name(0))
 
 
-class Core(Protocol):
-    """The switches of a fabric and the links between them."""
+class Core:
+    """The switches of a fabric and the links between them; without links, one that never blocks."""
 
-    blocks: list[LinkBlock]  # its links, in order of their numbers
-    choices: int  # number of equally good paths between two ports
-    by_flow: bool  # flows are spread over the choices; else all take choice 0 unless it failed
-    injects: bool  # traffic enters through the cards' own links
+    tiers: tuple[Tier, ...]  # from the machines upwards
     above: End  # the tier that the cards of machines are connected to
-
-    @property
-    def tiers(self) -> tuple[Tier, ...]:
-        """Its tiers, from the machines upwards."""
+    ports: int  # under a leaf
+    blocks: list[LinkBlock]  # its links, in order of their numbers
+    choices = 1  # number of equally good paths between two ports
+    by_flow = False  # flows are spread over the choices; else all take choice 0 unless it failed
+    injects = True  # traffic enters through the cards' own links
 
     def place(self, port: Array) -> Array:
         """The leaf, router or node that a port is connected to: its rack."""
+        return port // self.ports
 
-    def paths(self, source: Array, target: Array, choice: Array) -> Array:
+    def paths(self, source: Array, target: Array, choice: Array) -> Array:  # noqa: ARG002
         """Links of each path, padded with -1. Shape (pairs, longest)."""
+        return np.full((len(source), 0), -1)
 
 
 def machines(cluster: Cluster, together: int) -> Tier:
@@ -172,10 +172,6 @@ def _gpu(index: int) -> str:
     return f"0000:{index + 1:02x}:00.0"
 
 
-def pcie_switches(cluster: Cluster) -> int:
-    return -(-cluster.gpus_per_node // cluster.gpus_per_pcie_switch)
-
-
 class MachinePart(NamedTuple):
     """A kind of part inside machines: number in each machine, and the setting of its speed."""
 
@@ -209,7 +205,8 @@ def parts_of(machines: Machines, *, injects: bool) -> list[MachinePart]:
         if cluster.numa_gBps:
             parts.append(MachinePart("numa", machines.numa_nodes, "numa_gBps", 0.0))
         if cluster.gpus_per_pcie_switch:
-            parts.append(MachinePart("pcie", pcie_switches(cluster), "pcie_gBps", 0.0))
+            switches = -(-cluster.gpus_per_node // cluster.gpus_per_pcie_switch)
+            parts.append(MachinePart("pcie", switches, "pcie_gBps", 0.0))
     return parts
 
 

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evenstep.simulate.fabric.flows import Flow
 from evenstep.simulate.job.graph import MAIN, FinishedStep, Operation
 from evenstep.simulate.job.strategies import Extra
 from evenstep.simulate.wires.interface import COMPUTE, SLOWED
@@ -203,10 +202,10 @@ class StepRows:
         self, number: int, ranks: Array, partitions: tuple[tuple[str, Array], ...], samples: int
     ) -> None:
         self._number, self._ranks, self._samples = number, ranks, samples
-        named = enumerate(partitions, 1)
-        self._groups = {_key(members): index for index, (_, members) in named}
+        groups = {_key(members): index for index, (_, members) in enumerate(partitions, 1)}
         self._partitions = partitions
-        self._group = cache(self._group_of)
+        #: Number of a flow's partition, in whatever order its ring has the members.
+        self._group = cache(lambda flow: groups.get(_key(flow.members), 1))
 
     def rows(self, done: FinishedStep, work: Array) -> list[RecordRow]:
         """Rows of the step itself, then of everything in it."""
@@ -264,10 +263,6 @@ class StepRows:
             Kind.COLLECTIVE, int(op), enter, end, bytes=int(flow.bytes),
             parts=flow.members.shape[1], group=self._group(flow), flags=flags,
         )]  # fmt: skip
-
-    def _group_of(self, flow: Flow) -> int:
-        """Number of the flow's partition, in whatever order its ring has the members."""
-        return self._groups.get(_key(flow.members), 1)
 
 
 def _key(members: Array) -> tuple[object, ...]:

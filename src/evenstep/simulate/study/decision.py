@@ -92,10 +92,8 @@ class DecisionRow(NamedTuple):
             "set": list(option.sets),
             "changes_training": option.training,
             "applied_by": option.by,
-            **{name: getattr(self, name) for name in self._fields[1:]},
+            **{name: plain(getattr(self, name)) for name in self._fields[1:]},
             "gain": gain,
-            "convergence": plain(self.convergence),
-            "margins": {name: found._asdict() for name, found in self.margins.items()},
             "breaks": list(limits.broken(self)),
         }
 
