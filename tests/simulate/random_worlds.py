@@ -235,29 +235,36 @@ class Drawn:
 class Spliced(Drawn):
     """Jobs that exchange around rings, most of whose messages have their links to themselves."""
 
+    pool = 3  # links that anybody may take
+    own = 3  # links of every rank; of more collectives some share these
+
     def _sizes(self) -> list[int]:
         return [int(self.random.integers(4, 10)) for _ in range(self.random.integers(1, 4))]
 
     def _draw_links(self) -> None:
         """A link of its own behind every rank, then a few that anybody may take."""
         self.latency = float(self.random.choice([0.0, 1.0, 37.0]))
-        own = self.random.choice([1.0, 2.0, 2.0, 5.0], 3 * self.ranks)
-        self.capacity = np.append(own, self.random.choice([0.7, 1.0, 3.0], 3))
+        own = self.random.choice([1.0, 2.0, 2.0, 5.0], self.own * self.ranks)
+        self.capacity = np.append(own, self.random.choice([0.7, 1.0, 3.0], self.pool))
         if self.random.random() < 0.3:
             self.capacity *= 0.5 + self.random.random(len(self.capacity))
+
+    def _draw_messages(self, n: int) -> tuple[float, int, Any]:
+        """Bytes of a collective, most common links of a message, and which take such links."""
+        size = float(self.random.choice([20.0, 100.0, 1000.0, 5000.0]))
+        return size, 2, self.random.random(n) < self.random.choice([0.1, 0.25, 0.6])
 
     def _draw_collective(self, members: list[int]) -> int:
         """Links of its own for each collective, or those of the job's others."""
         number, n = len(self.collectives), len(members)
-        size = float(self.random.choice([20.0, 100.0, 1000.0, 5000.0]))
+        size, most, shared = self._draw_messages(n)
         order = [int(rank) for rank in self.random.permutation(members)]
-        shared = self.random.random(n) < self.random.choice([0.1, 0.25, 0.6])
-        pool = self.capacity.size - 3
+        pool = self.capacity.size - self.pool
         messages = []
         for i, rank in enumerate(order):
-            links = [rank + self.ranks * (number % 3)]
+            links = [rank + self.ranks * (number % self.own)]
             if shared[i]:
-                taken = self.random.permutation(3)[: self.random.integers(1, 3)]
+                taken = self.random.permutation(self.pool)[: self.random.integers(1, most + 1)]
                 links += [pool + int(link) for link in taken]
             messages.append(
                 Message(rank - members[0], order[(i + 1) % n] - members[0], size / n,
@@ -267,13 +274,32 @@ class Spliced(Drawn):
         for rank in members:
             group[rank] = 0
         rounds = int(self.random.choice([n - 1, 2 * (n - 1)]))
-        self.common |= {pool, pool + 1, pool + 2}
-        if number >= 3:  # whose links others have, too
+        self.common |= set(range(pool, self.capacity.size))
+        if number >= self.own:  # whose links others have, too
             self.common |= set(range(pool))
         self.rings[number] = n
         self.collectives.append(Collective(members, [messages] * rounds))
         self.groups.append(group)
         return number
+
+
+class Halved(Spliced):
+    """The same where all links that anybody may take are alike: long messages over two of them,
+    each beside short ones of another ring."""
+
+    pool, own = 4, 18
+
+    def _sizes(self) -> list[int]:
+        return [int(size) for size in self.random.choice([8, 12, 16, 24], 3)]
+
+    def _draw_links(self) -> None:
+        super()._draw_links()
+        self.capacity[: -self.pool], self.capacity[-self.pool :] = 5.0, 1.0
+
+    def _draw_messages(self, n: int) -> tuple[float, int, Any]:
+        is_long = self.random.random() < 0.4
+        shared = self.random.permutation(n) < n // 4
+        return n * (200.0 if is_long else 2.0), 1 + is_long, shared
 
 
 def furthest(found: list[list[float]], expected: list[list[float | None]]) -> float:

@@ -15,7 +15,7 @@ from evenstep.simulate.wires.interface import (
 )
 from evenstep.simulate.wires.world import CompiledWorld
 from evenstep.simulate.wires.world_python import PythonWorld
-from tests.simulate.random_worlds import Drawn, Spliced, furthest
+from tests.simulate.random_worlds import Drawn, Halved, Spliced, furthest
 from tests.simulate.worlds import scenario
 
 SEEDS = range(60)
@@ -39,6 +39,50 @@ def test_without_a_compiler_it_is_the_same(seed):
 def test_rings_of_which_few_messages_share_links_are_as_if_followed(seed):
     drawn = Spliced(seed)
     assert furthest(drawn.told(CompiledWorld), drawn.by_definition()) <= TOLERANCE
+
+
+@pytest.mark.parametrize("seed", [2, 3, 4, 5, 6, 7])
+def test_long_messages_beside_several_rings_are_as_if_followed(seed):
+    drawn = Halved(seed)
+    assert furthest(drawn.told(CompiledWorld), drawn.told(PythonWorld)) <= 1e-9
+
+
+def _ring_over(first: int, links: tuple[int, ...], size: float, rounds: int) -> Carriage:
+    """A ring of 8 ranks of 24, of which the first message takes these links, too."""
+    place, own = np.arange(8), 2 + first + np.arange(8)
+    route = [*links, *own.tolist()]
+    volley = MessageVolley(
+        place, np.roll(place, -1), np.full(8, size), np.full(8, 10.0), np.full(8, 10.0 + size),
+        np.append(0, np.arange(8) + len(links) + 1), np.array(route), ring=8, repeats=rounds,
+        shared=np.array([link < 2 for link in route]),
+    )  # fmt: skip
+    group = np.full(24, -1)
+    group[first + place] = 0
+    return Carriage(first + place, group, (volley,))
+
+
+def _beside_two_rings(make):
+    """Ends, and messages followed, of two rings of short messages, each over another link, beside
+    one of long messages over both links."""
+    world = make(np.ones(26), (8, 8, 8))
+    rings = _ring_over(0, (0,), 1.0, 1500), _ring_over(8, (1,), 1.5, 1000)
+    for job, ring in enumerate([*rings, _ring_over(16, (0, 1), 1000.0, 7)]):
+        graph = world.graph(one_by_one(8, [COLLECTIVE], [world.flow(ring)]))
+        world.job(job, np.zeros(8))
+        world.feed(job, graph, np.zeros((1, 8)), np.ones(1))
+        world.final(job)
+    while world.run(1 << 40) != STUCK:
+        pass
+    return [world.take(job)[1].tolist() for job in range(3)], world.followed
+
+
+def test_a_message_may_share_links_with_several_rings_of_short_ones():
+    """Which are still not followed one by one."""
+    found, followed = _beside_two_rings(CompiledWorld)
+    expected, messages = _beside_two_rings(PythonWorld)
+    found, expected = (np.concatenate([*map(np.ravel, each)]) for each in (found, expected))
+    assert found == pytest.approx(expected, rel=1e-10)
+    assert followed < messages / 100
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -169,7 +169,7 @@ typedef struct { /* a message under way */
     double left, since;
     Stage *stage;
     Instance *of;
-    Point *point, *pair; /* its sender; the train that it shares links with */
+    Point *point, *pair; /* its sender; the first of the trains that it shares links with */
     i32 round;
 } Active;
 
@@ -235,7 +235,7 @@ typedef struct {
     i32 *queue, queue_count;
     /* network */
     Active *active;
-    i32 *free_list, active_room, free_count, pairs; /* pairs: active messages that have one */
+    i32 *free_list, active_room, free_count, pairs; /* pairs: active messages with trains */
     Heap endings, events; /* active messages by when they leave the wire; events by time */
     Event *event;
     i32 *event_free, event_free_count;
@@ -270,7 +270,8 @@ struct Point {
     double alone;                        /* the same without other traffic */
     double came;                         /* delivery of the round before */
     i32 partner;                         /* message that it shares its links with */
-    double met, beside, apart;           /* since when; rates of the partner beside it and apart */
+    Point *sharer;                       /* the next train that the partner shares links with */
+    double beside, apart;                /* rates of the partner beside one of these and apart */
     Piece *piece;
     i32 pieces, room, known; /* known: rounds whose deliveries are known */
     i32 read;                /* piece of the point before that was read last */
@@ -849,7 +850,7 @@ static void enter_links(World *w, i32 a, int job) {
             link->active = resize(link->active, link->room = 2 * link->room + 4, sizeof(i32));
         for (i32 i = 0; i < link->points; i++) point_dirty(w, link->point[i]);
         for (i32 i = 0; w->pairs && i < link->count; i++)
-            if (w->active[link->active[i]].pair) point_dirty(w, w->active[link->active[i]].pair);
+            for (Point *q = w->active[link->active[i]].pair; q; q = q->sharer) point_dirty(w, q);
         link->active[link->count++] = a;
         if (is_counted(w, x) && w->present[(i64)l * w->jobs + job]++ == 0) mark_dirty(w, l, 1);
         if (steady > 0) link->steady += steady, mark_dirty(w, l, 1);
@@ -938,7 +939,8 @@ static void point_sent(World *w, Point *p);
 static void sent(World *w, i32 a) {
     Active *x = &w->active[a];
     Point *point = x->point;
-    if (x->pair) x->pair->partner = -1, w->pairs--;
+    if (x->pair) w->pairs--;
+    for (Point *q = x->pair, *next; q; q = next) next = q->sharer, q->partner = -1, q->sharer = NULL;
     heap_drop(&w->endings, a);
     leave_links(w, a, x->of->job);
     w->free_list[w->free_count++] = a;
@@ -1253,14 +1255,29 @@ static void off_links(World *w, Point *p) {
     }
 }
 
-/* Account for what the partner of a train has sent so far, and detach it. */
-static void release_partner(World *w, Point *p) {
-    if (p->partner < 0) return;
-    Active *x = &w->active[p->partner];
-    double moved = 0, now = w->now;
-    if (now > p->met) {
-        double from = larger(p->met, p->begin), apart = smaller(now, larger(p->begin, p->met)) - p->met;
-        double on = 0;
+/* The next time, from `now` on, with one of some trains on the wire; `over`: when it is not any more. */
+static double next_on(const Point *p, double now, double *over) {
+    double found = INFINITY;
+    for (; p; p = p->sharer) {
+        double round = now > p->begin ? floor((now - p->begin) / p->period) : 0;
+        while (p->begin + round * p->period + p->on <= now) round++;
+        double start = larger(p->begin + round * p->period, now);
+        if (start < found) found = start, *over = p->begin + round * p->period + p->on;
+    }
+    return found;
+}
+
+/* Account for what a message has sent so far beside its trains. */
+static void settle_pairs(World *w, Active *x) {
+    const Point *p = x->pair;
+    double now = w->now, since = x->since, on = 0, apart = 0, over = 0;
+    if (now > since && p->sharer) {
+        for (double at = since, start; (start = next_on(p, at, &over)) < now; at = over)
+            on += smaller(over, now) - start;
+        apart = now - since - on;
+    } else if (now > since) {
+        double from = larger(since, p->begin);
+        apart = smaller(now, from) - since;
         if (now > from) {
             double start = from - p->begin, end = now - p->begin; /* into the train */
             i32 one = (i32)floor(start / p->period), other = (i32)floor(end / p->period);
@@ -1268,23 +1285,17 @@ static void release_partner(World *w, Point *p) {
             on = other * p->on + smaller(out, p->on) - one * p->on - smaller(into, p->on);
             apart += (now - from) - on;
         }
-        moved = on * p->beside + apart * p->apart;
     }
-    x->left -= moved, x->since = now, x->pair = NULL, w->pairs--;
-    p->partner = -1;
-    heap_set(&w->endings, (i32)(x - w->active), now + larger(x->left, 0) / x->rate);
+    x->left -= on * p->beside + apart * p->apart, x->since = now;
 }
 
-/* Set the end of the partner, which is slower while a message of the train is on the wire. */
-static void partner_ends(World *w, Point *p) {
-    Active *x = &w->active[p->partner];
-    double left = larger(x->left, 0), now = p->met, into = 0;
+/* The end of a message that is slower while a message of its train is on the wire. */
+static double end_beside(const Active *x) {
+    const Point *p = x->pair;
+    double left = larger(x->left, 0), now = x->since, into = 0;
     if (now < p->begin) {
         double wait = p->begin - now;
-        if (left <= wait * p->apart) {
-            heap_set(&w->endings, p->partner, now + left / p->apart);
-            return;
-        }
+        if (left <= wait * p->apart) return now + left / p->apart;
         left -= wait * p->apart, now = p->begin;
     } else {
         double rounds = floor((now - p->begin) / p->period);
@@ -1299,16 +1310,72 @@ static void partner_ends(World *w, Point *p) {
         double whole = floor(left / each);
         left -= whole * each, now += whole * p->period;
     }
-    if (into < p->on) {
-        double able = (p->on - into) * p->beside;
-        now += left <= able ? left / p->beside : (p->on - into) + (left - able) / p->apart;
-    } else
-        now += left / p->apart;
-    heap_set(&w->endings, p->partner, now);
+    if (into >= p->on) return now + left / p->apart;
+    double able = (p->on - into) * p->beside;
+    return now + (left <= able ? left / p->beside : (p->on - into) + (left - able) / p->apart);
 }
 
-/* The one other message on a point's links, where the two meet no other traffic; -1: no message,
-   -2: more traffic. */
+/* The same beside several trains, which leave it the same rate whether one is on the wire or more. */
+static double end_among(const Active *x) {
+    const Point *p = x->pair;
+    double left = larger(x->left, 0), now = x->since, over = 0;
+    for (;;) {
+        double start = next_on(p, now, &over), able = (start - now) * p->apart;
+        if (left <= able) return now + left / p->apart;
+        left -= able, able = (over - start) * p->beside;
+        if (left <= able) return start + left / p->beside;
+        left -= able, now = over;
+    }
+}
+
+static void pairs_end(World *w, Active *x) {
+    double end = x->pair->sharer ? end_among(x) : end_beside(x);
+    heap_set(&w->endings, (i32)(x - w->active), end);
+}
+
+/* Detach a train from its partner. */
+static void release_partner(World *w, Point *p) {
+    if (p->partner < 0) return;
+    Active *x = &w->active[p->partner];
+    settle_pairs(w, x);
+    Point **q = &x->pair;
+    while (*q != p) q = &(*q)->sharer;
+    *q = p->sharer, p->sharer = NULL, p->partner = -1;
+    if (x->pair) {
+        pairs_end(w, x);
+        return;
+    }
+    w->pairs--;
+    heap_set(&w->endings, (i32)(x - w->active), w->now + larger(x->left, 0) / x->rate);
+}
+
+/* Rates of a point and a message on shared links: half each, or what another link of one leaves. */
+static void halves(const World *w, const Point *p, const Active *x, double *mine, double *theirs) {
+    const Stage *s = p->of->flow->stages[0], *t = x->stage;
+    double both = INFINITY, own = s->own[p->message], other = t->own[x->message];
+    for (i64 k = s->route[p->message]; k < s->route[p->message + 1]; k++) {
+        const Link *link = &w->link[s->link[k]];
+        double *least = link->count ? &both : &own;
+        *least = smaller(*least, link->capacity);
+    }
+    for (i64 k = t->route[x->message]; k < t->route[x->message + 1]; k++) {
+        const Link *link = &w->link[t->link[k]];
+        if (!link->points) other = smaller(other, link->capacity);
+    }
+    if (own < both / 2) *mine = own, *theirs = smaller(other, both - own);
+    else if (other < both / 2) *theirs = other, *mine = smaller(own, both - other);
+    else *mine = *theirs = both / 2;
+}
+
+/* Whether a message beside two trains leaves each half of a link, and has the other half of both. */
+static int splits_evenly(const World *w, const Point *p, const Point *q, const Active *x) {
+    double mine, theirs, other, rest;
+    halves(w, p, x, &mine, &theirs), halves(w, q, x, &other, &rest);
+    return mine == theirs && mine == other && mine == rest;
+}
+
+/* The one other message on a point's links, where the two meet no other traffic but trains that halve
+   their links as this does; -1: no message, -2: more traffic. */
 static i32 only_companion(const World *w, const Point *p) {
     const Stage *s = p->of->flow->stages[0];
     i32 found = -1;
@@ -1321,11 +1388,12 @@ static i32 only_companion(const World *w, const Point *p) {
     }
     if (found < 0) return -1;
     const Active *x = &w->active[found];
-    if ((x->pair && x->pair != p) || x->weight != 1 || x->of->flow->lasting) return -2;
+    if (x->weight != 1 || x->of->flow->lasting) return -2;
     for (i32 h = 0; h < x->hops; h++) {
         const Link *link = &w->link[x->link[h]];
         if (link->steady > 0 || link->count > 1) return -2;
-        for (i32 i = 0; i < link->points; i++) if (link->point[i] != p) return -2;
+        for (i32 i = 0; i < link->points; i++)
+            if (link->point[i] != p && !splits_evenly(w, p, link->point[i], x)) return -2;
     }
     return found;
 }
@@ -1345,24 +1413,6 @@ static int rival_trains(const World *w, const Point *p) {
         }
     }
     return found;
-}
-
-/* Rates of a point and a message on shared links: half each, or what another link of one leaves. */
-static void halves(const World *w, const Point *p, const Active *x, double *mine, double *theirs) {
-    const Stage *s = p->of->flow->stages[0], *t = x->stage;
-    double both = INFINITY, own = s->own[p->message], other = t->own[x->message];
-    for (i64 k = s->route[p->message]; k < s->route[p->message + 1]; k++) {
-        const Link *link = &w->link[s->link[k]];
-        double *least = link->count ? &both : &own;
-        *least = smaller(*least, link->capacity);
-    }
-    for (i64 k = t->route[x->message]; k < t->route[x->message + 1]; k++) {
-        const Link *link = &w->link[t->link[k]];
-        if (!link->points) other = smaller(other, link->capacity);
-    }
-    if (own < both / 2) *mine = own, *theirs = smaller(other, both - own);
-    else if (other < both / 2) *theirs = other, *mine = smaller(own, both - other);
-    else *mine = *theirs = both / 2;
 }
 
 /* -- trains */
@@ -1475,8 +1525,10 @@ static void train_goes(World *w, Point *p, double rate, i32 partner, double besi
     double peak = rate;
     if (partner >= 0) {
         Active *x = &w->active[partner];
-        p->met = w->now, p->beside = beside, p->apart = x->stage->narrow[x->message];
-        x->left -= x->rate * (w->now - x->since), x->since = w->now, x->pair = p, w->pairs++;
+        p->beside = beside, p->apart = x->stage->narrow[x->message];
+        if (x->pair) settle_pairs(w, x);
+        else x->left -= x->rate * (w->now - x->since), x->since = w->now, w->pairs++;
+        p->sharer = x->pair, x->pair = p;
         for (i32 h = 0; h < x->hops; h++) {
             Link *link = &w->link[x->link[h]];
             link->load += p->apart - x->rate;
@@ -1485,7 +1537,7 @@ static void train_goes(World *w, Point *p, double rate, i32 partner, double besi
         }
         x->rate = p->apart;
         x->stage->peak[x->message] = larger(x->stage->peak[x->message], x->rate);
-        partner_ends(w, p);
+        pairs_end(w, x);
         peak += beside;
     }
     for (i64 k = s->route[p->message]; k < s->route[p->message + 1]; k++) {
