@@ -1053,8 +1053,8 @@ static void enter_network(World *w, Instance *of, i32 rank) {
    later, plus whole rounds spent at the slowest hop of the chain. So only points are followed.
    Between two events on its links a point sends a train: rounds that begin a period apart. A train
    ends where arrivals change their period, and is cut when traffic comes or goes on its links. Alone
-   on them, or with one message that meets no other traffic, a train needs no events; otherwise its
-   messages are followed one by one. */
+   on them, or with one message that meets nothing else but such trains, a train needs no events;
+   otherwise its messages are followed one by one. */
 
 static void point_start(World *w, Point *p, double begin);
 static void cut_train(World *w, Point *p);
