@@ -28,6 +28,7 @@ FORMATS: Mapping[str, str] = {
     "xplane.xplane": "an XPlane profile of JAX", "otf2.otf2": "the anchor of an OTF2 archive",
     "nsys.nsys": "an SQLite export of Nsight Systems",
     "flight_recorder.flight_recorder": "a flight recorder dump of torch.distributed",
+    "flight_recorder.watchdog": "a log with a timeout of torch's watchdog",
     "nccl.inspector": "JSON lines of the NCCL Inspector",
     "operations.operation_tables": "an operation table in Parquet or CSV",
     "nccl.durations": "a table of collectives' durations",

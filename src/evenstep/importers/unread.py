@@ -27,8 +27,10 @@ _KNOWN = (
      "a profile of rocprofv3, without groups of collectives", _PROFILE),
     ((), rb"\bcomm op: |\bComm\. Op\b",
      "a log of DeepSpeed's communication, without ranks and steps", _PROFILE),
-    ((), rb"Watchdog caught collective operation timeout", "a log of a timeout, not of its cause",
-     "give its flight recorder's dumps (TORCH_NCCL_TRACE_BUFFER_SIZE=2000, nccl_trace_rank_*)"),
+    ((), rb"waiting for remainder of ranks", "Horovod's word of a stall, without times: the ranks "
+     "that it calls missing are waited for", "give its timeline (HOROVOD_TIMELINE)"),
+    ((), rb"(?m)^Communicators\.\.\. ", "a report of NCCL's RAS, which names no call in the "
+     "program", "give the flight recorder's dumps"),
     ((), rb"# Avg bus bandwidth", "a log of nccl-tests without the names of its columns",
      "give it from its beginning"),
     ((), rb"(?m)^# OSU |^ *#bytes +#(?:rep|it)",

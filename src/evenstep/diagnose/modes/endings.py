@@ -191,7 +191,7 @@ def _disagreement(case: Case, place: Stuck) -> str:
 
 def _in_words(trace: Trace, call: EnteredCall) -> str:
     """ "broadcast of 200 B FLOAT32 in step (train.py:31)"."""
-    size = "" if call.size is None else f" of {call.size} B"
+    size = f" of {call.size} B" if call.size else ""
     dtype = f" {DType(call.dtype).name.lower()}" if call.size and call.dtype else ""
     site = trace.names[call.name]
     return f"{Op(call.op).name.lower()}{size}{dtype}" + (f" in {site}" if site else "")

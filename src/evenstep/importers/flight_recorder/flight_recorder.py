@@ -56,13 +56,18 @@ def read(sources: Sequence[SourceFile]) -> Trace:
         draft.limits += dump.limits
         dumps[dump.rank] = dump
     _leave_out_other_runs(draft, dumps)
+    first = next(iter(dumps.values()), None)
+    run = {"source": NAME, "format": first.version, "library": first.library} if first else {}
+    return trace_of(draft, dumps, run)
+
+
+def trace_of(draft: Draft, dumps: Mapping[int, Dump], run: Mapping[str, Any]) -> Trace:
+    """The trace of all ranks' dumps. Raises `TraceError` without any."""
     groups, guessed = _enter_groups(draft, dumps)
     _count_overwritten(draft, dumps, groups)
     for dump in dumps.values():
         _enter(draft, dump, groups)
     draft.limits += guessed + _overall(dumps)
-    first = next(iter(dumps.values()), None)
-    run = {"source": NAME, "format": first.version, "library": first.library} if first else {}
     trace, inferred = draft.trace(run), ""
     if trace.events.device_exit_ns.any():  # without durations, waiting is unknown
         trace, inferred = place_calls(trace)
