@@ -1,11 +1,12 @@
 """The pacer's host: what it tells the pacer, and that it sleeps only where it may."""
 
 import time
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
-from evenstep.agent.exchange.messages import Orders, SharedFloor
+from evenstep.agent.exchange.messages import Orders, SharedFloor, window_steps
 from evenstep.agent.pace import PaceHost
 from evenstep.agent.recording.entries import GroupState
 from evenstep.agent.recording.recorder import Recorder
@@ -199,6 +200,23 @@ def test_who_works_longer_shows_at_the_first_collective_of_the_next_step(recorde
     assert begun[0].wait_ns == s
     assert due == [0, 0, 61 * s]  # when it ended in the step before
     assert len(rung) == 2  # whoever works steps through is woken from the first window on
+
+
+def test_windows_of_short_and_long_steps_in_turn_are_all_of_one_length(recorder):
+    """Steps of 60 and 260 ms, as with two loader workers; windows last half a second: 4 steps."""
+    posted = []
+    work = StepWork(
+        recorder, lambda: host(recorder, "observe"), rank=1, samples_per_step=None, at_once=False
+    )
+    lasts = partial(window_steps, period_ns=250 * MS)
+    work.sharing = SimpleNamespace(post=posted.append, window_steps=lasts)
+    end_ns = recorder.began_ns
+    for step in range(64):
+        end_ns += (260 if step % 2 else 60) * MS
+        work.end(end_ns)
+        work.process_pending()
+    assert {report.steps for report in posted[2:]} == {4}
+    assert {report.step_ns for report in posted[2:]} == {160 * MS}
 
 
 def test_rank_0s_floor_counts_for_collectives_of_its_kind_alone(recorder, monkeypatch):
