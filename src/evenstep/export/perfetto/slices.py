@@ -7,8 +7,9 @@ the awaited rank to each waiting rank.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -21,6 +22,7 @@ from evenstep.trace.spool.layout import Kind, Op, Phase
 from evenstep.trace.trace import Trace
 
 Thing = TypeVar("Thing")
+NOTHING: Mapping[str, Array] = MappingProxyType({})
 
 MOST_LANES = 16  # slices that overlap more others go to lanes below
 SEEN_NS = 1_000  # shorter waits get no arrow
@@ -46,16 +48,6 @@ class Numbered(Generic[Thing]):
         known, which = np.unique(keys, return_inverse=True)
         table = np.array([self(called(int(key))) for key in known], np.int64)
         return np.asarray(table[which.reshape(-1)]) if len(table) else np.zeros(0, np.int64)
-
-
-@dataclass(slots=True, frozen=True)
-class Flows:
-    """Arrows of rows: masks of rows with equally many outgoing arrows, and these arrows. `into`,
-    (n,), is the incoming arrow of each row, 0 if none."""
-
-    groups: list[Array]
-    out: list[Array | None]
-    into: Array
 
 
 @dataclass(slots=True, frozen=True)
@@ -122,10 +114,18 @@ def _spread_lanes(rows: Columns) -> Columns:
     return rows.with_columns(depth=np.zeros(len(rows), np.int64), lane=lanes(start, end))
 
 
-def _draw(track: str, category: str, rows: Columns, name: Array, **values: Array) -> Slices:
+def _draw(
+    track: str,
+    category: str,
+    rows: Columns,
+    name: Array,
+    values: Mapping[str, Array] = NOTHING,
+    **more: Any,
+) -> Slices:
+    """Slices of placed rows, with their step and these values, and `more` of their fields."""
     return Slices(
         track, category, rows["rank"], rows.lane, rows.depth, rows.start_ns, rows.end_ns, name,
-        {"step": rows.step, **values},
+        {"step": rows.step, **values}, **more,
     )  # fmt: skip
 
 
@@ -136,7 +136,7 @@ def _steps(trace: Trace, clocks: Clocks, names: Numbered[str]) -> list[Slices]:
     called = names.of(phases.op, lambda op: _member(Phase, op))
     return [
         _draw("steps", "step", steps, names.of(steps.step, lambda step: f"step {step}")),
-        _draw("steps", "phase", phases, called, leaf_ns=phases.group_seq),
+        _draw("steps", "phase", phases, called, {"leaf_ns": phases.group_seq}),
     ]
 
 
@@ -151,11 +151,8 @@ def _pacing(trace: Trace, clocks: Clocks, names: Numbered[str]) -> Slices:
     rows = _placed(trace, clocks, Kind.PACING)
     zero = np.zeros(len(rows), np.int64)
     name = names.of(rows.name, lambda index: trace.names[index] or "pacing")
-    held_ns = np.maximum(rows.held_ns, 0)
-    drawn = _draw(
-        "pacing", "pacing", rows.with_columns(lane=zero, depth=zero), name, held_ns=held_ns
-    )
-    return replace(drawn, instant=True)
+    held, rows = {"held_ns": np.maximum(rows.held_ns, 0)}, rows.with_columns(lane=zero, depth=zero)
+    return _draw("pacing", "pacing", rows, name, held, instant=True)
 
 
 def _spans(trace: Trace, clocks: Clocks, names: Numbered[str]) -> Slices:
@@ -173,10 +170,9 @@ def _pauses(trace: Trace, clocks: Clocks, names: Numbered[str]) -> Slices:
 
 def _messages(trace: Trace, clocks: Clocks, names: Numbered[str]) -> Slices:
     rows = _spread_lanes(_placed(trace, clocks, Kind.POINT_TO_POINT))
-    size = np.maximum(rows.bytes_in, rows.bytes_out)
     name = names.of(rows.op, lambda op: _member(Op, op))
-    peer = np.maximum(rows.peer_or_root, 0)
-    return _draw("messages", "message", rows, name, bytes=size, peer=peer)
+    size, peer = np.maximum(rows.bytes_in, rows.bytes_out), np.maximum(rows.peer_or_root, 0)
+    return _draw("messages", "message", rows, name, {"bytes": size, "peer": peer})
 
 
 def _collectives(trace: Trace, clocks: Clocks, names: Numbered[str]) -> list[Slices]:
@@ -194,14 +190,13 @@ def _collectives(trace: Trace, clocks: Clocks, names: Numbered[str]) -> list[Sli
         "wait_ns": np.maximum(rows.wait_ns, 0),
         "group": np.where(rows.group >= 0, group[np.maximum(rows.group, 0)], names("none")),
     }
-    flows = arrows(rows)
+    groups, into = arrows(rows)
     whole = [
         _draw("collectives", "collective", rows.select(mask), name[mask],
-               **{key: value[mask] for key, value in values.items()})
-        for mask in flows.groups
+              {key: value[mask] for key, value in values.items()}, flow_out=out)
+        for mask, out in groups
     ]  # fmt: skip
-    whole = [replace(one, flow_out=out) for one, out in zip(whole, flows.out, strict=True)]
-    return [*whole, *_inside(rows, flows, names)]
+    return [*whole, *_inside(rows, into, names)]
 
 
 def _match(trace: Trace, rows: Columns, clocks: Clocks) -> Columns:
@@ -229,7 +224,7 @@ def _match(trace: Trace, rows: Columns, clocks: Clocks) -> Columns:
     )
 
 
-def _inside(rows: Columns, flows: Flows, names: Numbered[str]) -> list[Slices]:
+def _inside(rows: Columns, into: Array, names: Numbered[str]) -> list[Slices]:
     """Return the wait until the last rank has entered, and the transfer after it."""
     ended = np.where(rows.end_ns > 0, rows.end_ns, 2**62)
     until = np.minimum(rows.start_ns + np.maximum(rows.wait_ns, 0), ended)
@@ -239,11 +234,11 @@ def _inside(rows: Columns, flows: Flows, names: Numbered[str]) -> list[Slices]:
     waits = deeper.with_column("end_ns", until).select(waited)
     moves = deeper.with_column("start_ns", until).select(moving)
     found = [_draw("collectives", "wait", waits, np.full(len(waits), names("wait")))]
-    into = flows.into[moving]
+    into = into[moving]
     for mask, arrives in ((into > 0, True), (into == 0, False)):
         name = np.full(np.count_nonzero(mask), names("transfer"))
-        drawn = _draw("collectives", "transfer", moves.select(mask), name)
-        found.append(replace(drawn, flow_in=into[mask][:, None]) if arrives else drawn)
+        came = into[mask][:, None] if arrives else None
+        found.append(_draw("collectives", "transfer", moves.select(mask), name, flow_in=came))
     return found
 
 
@@ -288,8 +283,9 @@ def side_by_side(rank: Array, start: Array, end: Array) -> tuple[Array, Array]:
     return start - low + place * width, end - low + place * width
 
 
-def arrows(rows: Columns) -> Flows:
-    """Return arrows from the awaited rank to every rank that waited for it."""
+def arrows(rows: Columns) -> tuple[list[tuple[Array, Array | None]], Array]:
+    """Arrows from the awaited rank to every rank that waited for it: masks of rows with equally
+    many outgoing arrows, with these; and the incoming arrow of each row, 0 if none."""
     order = np.lexsort([~rows.awaited, rows.instance])
     instance, source_row = rows.instance[order], rows.awaited[order]
     head = np.flatnonzero(source_row & (instance >= 0) & (np.diff(instance, prepend=-2) != 0))
@@ -304,10 +300,9 @@ def arrows(rows: Columns) -> Flows:
     count = np.bincount(of[waited], minlength=len(rows))
     targets = np.flatnonzero(waited)[np.argsort(of[waited], kind="stable")]
     first = np.cumsum(count) - count
-    groups, out = [], []
+    groups: list[tuple[Array, Array | None]] = []
     for size in np.unique(count):
         mask = count == size
-        groups.append(mask)
         begun = first[mask][:, None] + np.arange(size)
-        out.append(into[targets[begun]] if size else None)
-    return Flows(groups, out, into)
+        groups.append((mask, into[targets[begun]] if size else None))
+    return groups, into

@@ -78,10 +78,8 @@ def read_dump(path: Path, taken: Mapping[int, Dump], named: Mapping[Path, int]) 
         raise TraceError(f"{path} has {len(raw)} entries, more than any ring ({MOST_ENTRIES})")
     limits: list[str] = []
     entries = _entries(path, raw, limits)
-    members = (
-        (name, tuple(ranks_of(said))) for name, said in _each(value.get("pg_config"), "ranks")
-    )
-    config = {name: those for name, those in members if name and those}  # gloo's have no name
+    groups = _each(value.get("pg_config"), "ranks")  # gloo's have no name
+    config = {name: those for name, said in groups if name and (those := tuple(ranks_of(said)))}
     rank = rank_of(value.get("rank"))
     rank = named.get(path) if rank is None else rank
     if rank is None:
