@@ -176,8 +176,8 @@ def needs_other_end(ops: Columns, role: Role, computes: Array) -> Array:
 
 
 def _pair(ops: Columns, compute: Array, *, doubtful: bool) -> tuple[Array, int]:
-    """Number both ends of each message alike, by micro-batch, else by order at its receiving stage,
-    and count the ends that have no other."""
+    """Number both ends of each message alike, by receiving virtual stage and micro-batch, else by
+    order at its receiving stage, and count the ends that have no other."""
     pair = np.full(len(ops), -1)
     unpaired = 0
     for send, recv in zip(SENDS, RECVS, strict=True):
@@ -185,10 +185,15 @@ def _pair(ops: Columns, compute: Array, *, doubtful: bool) -> tuple[Array, int]:
         both = np.concatenate(ends)
         if not len(both):
             continue
-        number = _by_micro_batch(ops, compute, send, ends)
+        place = (ops.turn[both], ops.dp_rank[both], ops.lane[both])
+        ahead = np.repeat([_DIRECTION[send][1], 0], [len(each) for each in ends])  # to the receiver
+        chunk = ops.gmc[compute[both]] + ahead
+        number = key_numbers(*place, chunk, ops.mb_id[compute[both]])
         matched = _is_matched(number, len(ends[0]))
         if matched.mean() < MOST:
-            number = _in_turn(ops, send, ends)
+            stage = (ops.stage[both] + ahead) % (int(ops.stage.max()) + 1)
+            turn = np.concatenate([positions_by_key(ops.worker[nodes]) for nodes in ends])
+            number = key_numbers(*place, stage, turn)
             matched = _is_matched(number, len(ends[0]))
         matched &= _possible(ops, number, ends, doubtful=doubtful)
         pair[both[matched]] = number[matched] + pair.max() + 1
@@ -201,36 +206,15 @@ def _ends(ops: Columns, role: Role, compute: Array) -> Array:
     return nodes[needs_other_end(ops, role, compute[nodes])]
 
 
-def _by_micro_batch(ops: Columns, compute: Array, send: Role, ends: list[Array]) -> Array:
-    """Number messages by their receiving virtual stage and micro-batch."""
-    ahead = _DIRECTION[send][1]
-    chunk = np.concatenate([ops.gmc[compute[ends[0]]] + ahead, ops.gmc[compute[ends[1]]]])
-    both = np.concatenate(ends)
-    place = (ops.turn[both], ops.dp_rank[both], ops.lane[both], chunk)
-    return key_numbers(*place, ops.mb_id[compute[both]])
-
-
-def _in_turn(ops: Columns, send: Role, ends: list[Array]) -> Array:
-    """Number messages by their receiving stage and their position among its messages."""
-    stages = int(ops.stage.max()) + 1
-    ahead = _DIRECTION[send][1]
-    stage = np.concatenate([(ops.stage[ends[0]] + ahead) % stages, ops.stage[ends[1]]])
-    both = np.concatenate(ends)
-    turn = np.concatenate([positions_by_key(ops.worker[nodes]) for nodes in ends])
-    return key_numbers(ops.turn[both], ops.dp_rank[both], ops.lane[both], stage, turn)
-
-
 def _possible(ops: Columns, number: Array, ends: list[Array], *, doubtful: bool) -> Array:
     """Which ends are of a message that was not received before it was sent. A send may end before
     the receive begins, but counts as a wrong pair if operations are missing."""
     count = int(number.max()) + 1
-    sent, received = number[: len(ends[0])], number[len(ends[0]) :]
-    begun, done = np.full(count, -np.inf), np.full(count, np.inf)
-    begun[sent], done[received] = ops.start_s[ends[0]], ops.end_s[ends[1]]
-    possible = done > begun - CLOCK_ERROR_S
-    if doubtful:
+    sides = list(zip(np.split(number, [len(ends[0])]), ends, strict=True))
+    possible = np.ones(count, bool)
+    for (first, nodes), (second, others) in (sides, sides[::-1])[: 1 + doubtful]:
         begun, done = np.full(count, -np.inf), np.full(count, np.inf)
-        begun[received], done[sent] = ops.start_s[ends[1]], ops.end_s[ends[0]]
+        begun[first], done[second] = ops.start_s[nodes], ops.end_s[others]
         possible &= done > begun - CLOCK_ERROR_S
     return np.asarray(possible[number])
 

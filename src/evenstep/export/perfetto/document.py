@@ -79,7 +79,9 @@ def _events(
         ties.append(1000 + one.depth)
         if not one.instant:
             over = one.end_ns > 0
-            tables.append(_end(one.end_ns[over], track[over]))
+            head = wire.number(9, END) + wire.tag(11, wire.VARINT)  # the innermost of the track
+            ends = wire.rows(int(over.sum()), [head, wire.narrow(track[over])])
+            tables.append(_packets(one.end_ns[over], ends))
             times.append(one.end_ns[over])
             ties.append(-one.depth[over])
     if not tables:
@@ -115,12 +117,6 @@ def _begin(one: Slices, track: Array, category: int, values: list[str]) -> Array
             assert flows is not None
             parts += [wire.tag(number, wire.FIXED64), wire.fixed64(flows[:, place])]
     return _packets(one.start_ns, wire.rows(count, parts))
-
-
-def _end(times: Array, track: Array) -> Array:
-    """Encode packets that end the innermost slice of a track."""
-    head = wire.number(9, END) + wire.tag(11, wire.VARINT)
-    return _packets(times, wire.rows(len(track), [head, wire.narrow(track)]))
 
 
 def _packets(times: Array, events: Array) -> Array:

@@ -70,12 +70,13 @@ class Slices:
 
 
 def slices(trace: Trace, clocks: Clocks, names: Numbered[str]) -> list[Slices]:
+    spans, pauses = (_nest(_placed(trace, clocks, kind)) for kind in (Kind.SPAN, Kind.PAUSE))
     found = [
         *_steps(trace, clocks, names),
         *_collectives(trace, clocks, names),
         _messages(trace, clocks, names),
-        _spans(trace, clocks, names),
-        _pauses(trace, clocks, names),
+        _draw("spans", "span", spans, names.of(spans.name, lambda at: trace.names[at] or "span")),
+        _draw("pauses", "pause", pauses, names.of(pauses.op, "garbage collection {}".format)),
         _pacing(trace, clocks, names),
     ]
     return [one for one in found if len(one.rank)]
@@ -153,16 +154,6 @@ def _pacing(trace: Trace, clocks: Clocks, names: Numbered[str]) -> Slices:
     name = names.of(rows.name, lambda index: trace.names[index] or "pacing")
     held, rows = {"held_ns": np.maximum(rows.held_ns, 0)}, rows.with_columns(lane=zero, depth=zero)
     return _draw("pacing", "pacing", rows, name, held, instant=True)
-
-
-def _spans(trace: Trace, clocks: Clocks, names: Numbered[str]) -> Slices:
-    rows = _nest(_placed(trace, clocks, Kind.SPAN))
-    return _draw("spans", "span", rows, names.of(rows.name, lambda at: trace.names[at] or "span"))
-
-
-def _pauses(trace: Trace, clocks: Clocks, names: Numbered[str]) -> Slices:
-    rows = _nest(_placed(trace, clocks, Kind.PAUSE))
-    return _draw("pauses", "pause", rows, names.of(rows.op, "garbage collection {}".format))
 
 
 # -- communication ---------------------------------------------------------------------------------
