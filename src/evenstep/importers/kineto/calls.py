@@ -31,6 +31,10 @@ class GroupKey(NamedTuple):
     name: str
     ranks: Ranks
 
+    def member(self, place: int) -> int:
+        """The global rank of a rank within the group; -1 for what is none."""
+        return self.ranks[place] if 0 <= place < len(self.ranks) else -1
+
 
 class CallArguments(NamedTuple):
     """The arguments of one call; -1 where not stated."""
@@ -57,7 +61,7 @@ def call_of(args: Args, groups: Mapping[str, GroupKey], world: int) -> CallArgum
         group=group, bytes_in=min(max(bytes_in, 0), MOST_BYTES),
         bytes_out=min(max(bytes_out, 0), MOST_BYTES), dtype=int(kind),
         sequence=min(whole(args.sequence), MOST_BYTES), source=_rank(args.source),
-        destination=_rank(args.destination), root=_root(args, group),
+        destination=_rank(args.destination), root=group.member(whole(args.root)) if group else -1,
     )  # fmt: skip
 
 
@@ -70,8 +74,7 @@ def address(call: CallArguments, op: int, asked: Args) -> CallArguments:
     at = _ADDRESS.get(op, MOST_RANKS)
     if not isinstance(given, list) or at >= len(given) or call.group is None:
         return call
-    place = whole(given[at])
-    rank = call.group.ranks[place] if 0 <= place < len(call.group.ranks) else -1
+    rank = call.group.member(whole(given[at]))
     if op not in (Op.SEND, Op.RECV):
         return call._replace(root=rank)
     tag = _count(given[at + 1]) % (1 << 32) if at + 1 < len(given) else 0
@@ -154,12 +157,6 @@ def _strided_ranks(args: Args) -> range:
     if start < 0 or stride < 1 or size < 1 or start + stride * (size - 1) >= MOST_RANKS:
         return range(0)
     return range(start, start + stride * (size - 1) + 1, stride if size > 1 else 1)
-
-
-def _root(args: Args, group: GroupKey | None) -> int:
-    """Global rank of the root, which calls state as a rank within the group."""
-    place = whole(args.root)
-    return group.ranks[place] if group and 0 <= place < len(group.ranks) else -1
 
 
 def _count(value: Any) -> int:

@@ -106,14 +106,9 @@ def _origins(ranks: Sequence[ProcessDevice]) -> dict[str, int]:
     first: dict[str, int] = {}
     for each in ranks:
         tables = (each.export.kernels, each.export.launches, each.export.ranges)
-        start = min(int(table.start.min()) for table in tables if len(table)) + _began(each)
+        start = min(int(table.start.min()) for table in tables if len(table)) + each.export.began_ns
         first[each.clock] = min(first.get(each.clock, start), start)
     return first
-
-
-def _began(each: ProcessDevice) -> int:
-    """Start of the session on the rank's clock."""
-    return each.export.began_ns if each.export.host and each.export.began_ns else 0
 
 
 def _groups(ranks: Sequence[ProcessDevice]) -> dict[int, GroupKey]:
@@ -150,7 +145,7 @@ def _profile(
     parts = said_of(export, file, calls, sizes)
     calls = calls.select(np.repeat(np.arange(len(calls)), list(map(len, parts))))
     said = [one for part in parts for one in part]
-    shift = FIRST_NS + _began(each) - origin
+    shift = FIRST_NS + export.began_ns - origin
     file = file.moved(shift)
     times = ("enter_ns", "exit_ns", "device_enter_ns", "device_exit_ns")
     coalesced = np.array([int(Flag.COALESCED) * (one.calls > 1) for one in said], np.int64)
@@ -168,8 +163,7 @@ def _arguments(
 ) -> CallArguments:
     """NVTX ranges of a launch as a call's arguments; NCCL numbers peers within the communicator."""
     group = groups.get(said.communicator)
-    members = group.ranks if group else ()
-    peer = members[said.peer] if 0 <= said.peer < len(members) else -1
+    peer = group.member(said.peer) if group else -1
     peer = places.get((said.communicator, said.peer), peer)
     return CallArguments(group, said.bytes, said.bytes, source=peer, destination=peer)
 
@@ -193,7 +187,7 @@ class ProcessDevice:
     @property
     def clock(self) -> str:
         """Ranks with the same value share a clock."""
-        if self.export.host and self.export.began_ns:
+        if self.export.began_ns:
             return f"clock of {self.export.host}"
         return f"session {self.export.path}"
 

@@ -54,7 +54,7 @@ class Export:
     names: list[str]
     payloads: list[dict[str, Any]]  # by index; -1 is none
     host: str
-    began_ns: int  # the session, UTC; 0 unknown
+    began_ns: int  # the session, UTC; 0 unknown, as of an unknown host
     limits: list[str]
 
     @property
@@ -66,8 +66,7 @@ class Export:
     @property
     def processes(self) -> tuple[str, tuple[int, ...], bool]:
         """The host and the processes that ran kernels, and whether its clock is known."""
-        known = bool(self.host and self.began_ns)
-        return self.host, tuple(np.unique(self.kernels.process).tolist()), known
+        return self.host, tuple(np.unique(self.kernels.process).tolist()), self.began_ns > 0
 
     def followed_by(self, later: Export) -> Export:
         """The contents of both files, of which the other one is a later session of these
@@ -135,9 +134,10 @@ class _Reader:
         copies = self._on_device(copied, "copies", "unnamed")
         called = [RUNTIME] * self._has(RUNTIME, *_LAUNCHES.values())
         launches = self._rows(called, _LAUNCHES, "calls of the runtime")
+        ranges, host = self._ranges(), self._hostname()
         return Export(
-            self.path, kernels, copies, launches, self._ranges(), self.names.listed,
-            self.payloads, self._hostname(), self._began(), self.limits,
+            self.path, kernels, copies, launches, ranges, self.names.listed, self.payloads, host,
+            self._began() if host else 0, self.limits,
         )  # fmt: skip
 
     def _has(self, table: str, *columns: str) -> bool:

@@ -21,7 +21,7 @@ from evenstep.importers.draft import Draft
 from evenstep.importers.kineto.names import MESSAGES, operation
 from evenstep.importers.operations.operation_records import trace_of
 from evenstep.importers.tables import read_table, table_file
-from evenstep.trace.columns import Array, Columns, key_numbers, positions_by_key
+from evenstep.trace.columns import Array, Columns, begins, key_numbers, positions_by_key
 from evenstep.trace.operation_messages import MOST, STAMPS_S
 from evenstep.trace.operations import COMPUTES, RECVS, ROLES, SENDS, Role, extent, on_one_line
 from evenstep.trace.spool.layout import Op
@@ -154,9 +154,7 @@ def _without_duplicates(table: Columns, limits: list[str]) -> Columns:
     """Keep the first of rows with the same rank, step, type and order."""
     key = [table.seq_id, table.optype, table["rank"], table.step]
     order = np.lexsort(key)
-    again = np.ones(len(table), bool)
-    for values in key:
-        again &= np.diff(values[order], prepend=-2) == 0
+    again = ~begins(*(values[order] for values in key))
     if again.any():
         limits.append(
             f"{np.count_nonzero(again)} rows repeat an operation (the same rank, step, type and "

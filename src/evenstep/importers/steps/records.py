@@ -17,7 +17,7 @@ import numpy as np
 
 from evenstep.errors import TraceError
 from evenstep.importers.draft import LATEST_NS, ORIGIN_NS, Draft
-from evenstep.trace.columns import Array, Columns, positions_by_key
+from evenstep.trace.columns import Array, Columns, begins, positions_by_key
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from evenstep.trace.trace import UNKNOWN, Trace
@@ -93,8 +93,7 @@ def _last_time(table: Columns, limits: list[str]) -> tuple[Columns, float]:
     """The last time of each part of a step, and the seconds per rank of the earlier times."""
     table = table.with_column("row", np.arange(len(table)))
     table = table.sorted_by("rank", "number", "phase", "row")
-    alike = [np.diff(table[key]) == 0 for key in ("rank", "number", "phase")]
-    again = np.append(np.logical_and.reduce(alike), False)
+    again = ~np.append(begins(table["rank"], table.number, table.phase), True)[1:]
     ranks = len(np.unique(table["rank"]))
     lost_s = float(table.seconds[again & (table.phase == WHOLE)].sum()) / ranks
     if again.any():
