@@ -211,20 +211,15 @@ def _with_kernels(issued: Columns, kernels: Columns, owner: Array) -> Columns:
     np.maximum.at(last, owner, kernels.end_ns)
     which[owner[::-1]] = np.arange(len(kernels))[::-1]
     known = which >= 0
-    args = np.where(issued.args >= 0, issued.args, _take(kernels.args, which))
+    args = np.where(issued.args >= 0, issued.args, np.append(kernels.args, -1)[which])
     return call_table(
         op=issued.op, enter_ns=issued.start_ns, exit_ns=last,
         device_enter_ns=np.where(known, first, UNKNOWN_NS), device_exit_ns=last,
-        thread=issued.thread, device=_take(kernels.device, which),
-        stream=_take(kernels.stream, which), name=_take(kernels.name, which),
+        thread=issued.thread, device=np.append(kernels.device, -1)[which],
+        stream=np.append(kernels.stream, -1)[which], name=np.append(kernels.name, -1)[which],
         args=args, flags=int(Flag.ON_DEVICE | Flag.ASYNC),
         peer_or_root=issued.peer,
     )  # fmt: skip
-
-
-def _take(values: Array, which: Array) -> Array:
-    """Values at indices; -1 where the index is -1."""
-    return np.append(values, -1)[which]
 
 
 def _kernels_alone(file: KinetoFile, kernels: Columns, launches: Columns) -> Columns:

@@ -376,13 +376,14 @@ def _keeps_growing(rank: Array, time: Array) -> bool:
     return len(steps) > 1 and bool((steps < 0).mean() <= MINOR and time.max() > 2 * steps[0])
 
 
-def _continued(rank: Array, time: Array) -> Array:
-    """Times since the first beginning of a worker's run; where it was resumed, they began anew."""
+def _continued(rank: Array, time: Array, fall: float = 0.0, more: float | None = None) -> Array:
+    """Times that go on where those of a worker fall by more than `fall`, in the order of the file:
+    by the last before, as of a run that was resumed and began anew; or by so much `more`."""
     found = time.copy()
     for one in np.unique(rank):
-        mine = np.flatnonzero(rank == one)
-        anew = np.diff(time[mine]) < 0
-        found[mine[1:]] += np.cumsum(np.where(anew, time[mine[:-1]], 0.0))
+        mine = np.flatnonzero((rank == one) & np.isfinite(time))
+        anew = np.diff(time[mine]) < -fall
+        found[mine[1:]] += np.cumsum(np.where(anew, time[mine[:-1]] if more is None else more, 0.0))
     return found
 
 
@@ -395,11 +396,8 @@ def _seconds(time: Array) -> Array:
 def _over_midnight(rank: Array, time: Array) -> Array:
     """Times of a clock that shows the day's: where one of a worker, in the order of the file, falls
     by more than half a day, a new day has begun."""
-    found = time.copy()
-    for one in np.unique(rank) if np.nanmax(time, initial=0.0) < DAY_S else ():
-        mine = np.flatnonzero((rank == one) & np.isfinite(time))
-        found[mine[1:]] += DAY_S * np.cumsum(np.diff(time[mine]) < -DAY_S / 2)
-    return found
+    of_day = np.nanmax(time, initial=0.0) < DAY_S
+    return _continued(rank, time, DAY_S / 2, DAY_S) if of_day else time
 
 
 def _metrics(path: Path, tags: Scalars, own: int, limits: list[str]) -> list[Timed]:
