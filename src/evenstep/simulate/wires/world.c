@@ -25,6 +25,7 @@ static const double SAME_NS = 1e-6, SAME_SHARE = 1e-15; /* moments closer than t
 static const double EQUAL = 1e-10;                      /* of rates */
 static const double STEADY = 1e-14;                     /* of a round's length */
 static const double LEAST_SHARE = 0.05; /* of a link, left by steady messages */
+enum { LOOKS = 64 };                    /* times on the wire that are looked ahead */
 
 static double larger(double a, double b) { return a > b ? a : b; } /* neither is NaN */
 static double smaller(double a, double b) { return a < b ? a : b; }
@@ -171,6 +172,7 @@ typedef struct { /* a message under way */
     Instance *of;
     Point *point, *pair; /* its sender; the first of the trains that it shares links with */
     i32 round;
+    int is_early; /* its end is looked for again at the time it is said to have */
 } Active;
 
 typedef struct { /* the first of some items: by key, then by `order`, or by number without it */
@@ -1315,20 +1317,24 @@ static double end_beside(const Active *x) {
     return now + (left <= able ? left / p->beside : (p->on - into) + (left - able) / p->apart);
 }
 
-/* The same beside several trains, which leave it the same rate whether one is on the wire or more. */
-static double end_among(const Active *x) {
+/* The same beside several trains, which leave it the same rate whether one is on the wire or more; of
+   an end far ahead only a time before it: then the message `is_early`. */
+static double end_among(Active *x) {
     const Point *p = x->pair;
     double left = larger(x->left, 0), now = x->since, over = 0;
-    for (;;) {
+    for (int looks = 0; looks < LOOKS; looks++) {
         double start = next_on(p, now, &over), able = (start - now) * p->apart;
         if (left <= able) return now + left / p->apart;
         left -= able, able = (over - start) * p->beside;
         if (left <= able) return start + left / p->beside;
         left -= able, now = over;
     }
+    x->is_early = 1;
+    return now + left / p->apart;
 }
 
 static void pairs_end(World *w, Active *x) {
+    x->is_early = 0;
     double end = x->pair->sharer ? end_among(x) : end_beside(x);
     heap_set(&w->endings, (i32)(x - w->active), end);
 }
@@ -1345,8 +1351,16 @@ static void release_partner(World *w, Point *p) {
         pairs_end(w, x);
         return;
     }
-    w->pairs--;
+    w->pairs--, x->is_early = 0;
     heap_set(&w->endings, (i32)(x - w->active), w->now + larger(x->left, 0) / x->rate);
+}
+
+/* Look again for an end that was too far ahead. */
+static int is_not_sent(World *w, i32 a) {
+    Active *x = &w->active[a];
+    if (!x->is_early) return 0;
+    settle_pairs(w, x), pairs_end(w, x);
+    return 1;
 }
 
 /* Rates of a point and a message on shared links: half each, or what another link of one leaves. */
@@ -2330,7 +2344,10 @@ static void pass(World *w, double now) {
     int more_now = 1;
     while (more_now) {
         more_now = 0;
-        while (soonest_of(&w->endings) <= until) sent(w, w->endings.entry[0].item);
+        while (soonest_of(&w->endings) <= until) {
+            i32 a = w->endings.entry[0].item;
+            if (!is_not_sent(w, a)) sent(w, a);
+        }
         for (i32 d = 0; d < w->delay_count; d++)
             while (w->delays[d].head < w->delays[d].tail
                    && w->delays[d].queue[w->delays[d].head].time <= until) {
