@@ -387,6 +387,17 @@ def test_a_hidden_place_works_as_long_as_those_seen_between_the_same_two_kinds_o
     assert not some._replace(pair=kind).known(unseen)[12:].any()
 
 
+def test_a_hidden_place_works_no_longer_than_what_is_seen_of_it():
+    """A place of 6 ms, and one of 1 ms between the same two kinds of entries, mostly hidden."""
+    kind = np.repeat([0, 1], 5)
+    nothing = np.zeros(10)
+    some = Gaps(
+        np.arange(10), kind, 0 * kind, 0 * kind, *[nothing > 0] * 2, *[nothing] * 2, nothing[None]
+    )
+    work, unseen = np.array([6.0, 1.0])[kind], np.arange(10) >= 7
+    assert some.lengths(work, unseen).tolist() == [6, 1]
+
+
 def test_messages_sent_are_usually_not_waited_for():
     rows, table, found = two(int(Op.SEND), int(Op.SEND), (5, 4))
     rows = rows.with_column("sends", np.ones(24, bool))

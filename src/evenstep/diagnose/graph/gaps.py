@@ -98,13 +98,13 @@ class Gaps(NamedTuple):
 
     def lengths(self, work: Array, unseen: Array) -> Array:
         """Usual work of each kind; of one that is mostly hidden, so that only its longest is seen,
-        that between the same two kinds of entries, if it is known."""
+        that between the same two kinds of entries, if it is known and no longer than what is."""
         own, shown = weighted_median(work, ~unseen, self.kind), means(~unseen, self.kind) > MOST
         if shown.all():
             return own
         seen = self.seen(unseen) & (work > 0)  # some places have none
         alike = weighted_median(work, seen, self.pair)[self.pairs]
-        return np.where(shown | (alike == 0), own, alike)
+        return np.where(shown | (alike == 0), own, np.minimum(alike, np.where(own > 0, own, alike)))
 
     def seen(self, unseen: Array) -> Array:
         """Gaps whose work is not hidden, of kinds of which it mostly is not."""
