@@ -98,8 +98,6 @@ def of_hosts(rows: Columns, clocks: Clocks, ranks: Array, ahead: Ahead) -> Inter
 
 def _restrict(found: Entries, kept: Array) -> Entries:
     """The entries with only these rows and the operations that still have a member."""
-    if kept.all():
-        return found
     rows = found.rows.select(kept)
     present = np.bincount(rows.operation, minlength=len(found.operations)) > 0
     number = np.cumsum(present) - 1

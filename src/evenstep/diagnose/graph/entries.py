@@ -68,7 +68,8 @@ def entries(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
 def collectives(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     """Every collective that any of these ranks took part in."""
     events = trace.of_kind(Kind.COLLECTIVE)
-    events = _in_order(_finished_records(events, ranks, events.group >= 0))
+    events = _finished_records(events, ranks, events.group >= 0)
+    events = events.sorted_by("group", "group_seq", "rank")
     number = run_numbers(events.group, events.group_seq)
     single = _unrelated_records(events, number)
     number = np.cumsum(begins(number) | single) - 1  # each of these an operation of its own
@@ -127,23 +128,6 @@ def on_device(events: Columns) -> Array:
     """Whether each record ran on a device's stream and has device times."""
     mine = np.asarray((events.flags & _DEVICE) != 0)
     return mine & (events.device_exit_ns > 0) if mine.any() else mine
-
-
-def _in_order(events: Columns) -> Columns:
-    """Rows by group, sequence and rank: by transposition where all ranks took part in the same
-    collectives, which is quicker than sorting."""
-    ranks = np.count_nonzero(np.diff(events["rank"])) + 1
-    places = len(events) // ranks
-    if places * ranks == len(events) and places:
-        tables = [events[name].reshape(ranks, places) for name in ("rank", "group", "group_seq")]
-        rank, group, sequence = tables
-        step_on = (np.diff(group[0]) > 0) | (
-            (np.diff(group[0]) == 0) & (sequence[0, 1:] >= sequence[0, :-1])
-        )
-        alike = (group == group[0]).all() and (sequence == sequence[0]).all() and step_on.all()
-        if alike and (rank == rank[:, :1]).all() and (np.diff(rank[:, 0]) > 0).all():
-            return events.select(np.arange(len(events)).reshape(ranks, places).T.reshape(-1))
-    return events.sorted_by("group", "group_seq", "rank")
 
 
 def _unrelated_records(events: Columns, number: Array) -> Array:

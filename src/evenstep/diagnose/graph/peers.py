@@ -21,7 +21,7 @@ from evenstep.diagnose.graph.structure import (
 )
 from evenstep.diagnose.levels import ERRORS, MINOR, MOST, NEARLY_ALL
 from evenstep.statistics.interval import MAD_SIGMA
-from evenstep.trace.columns import Array, run_numbers
+from evenstep.trace.columns import Array, positions_by_key
 
 LONG = 0.01  # of a lane's work in a step: shorter rows are left out
 ROUNDS = 4  # of dividing rows of two micro-batches by what each takes elsewhere
@@ -82,10 +82,7 @@ def _pool(
     graph: Graph, batch: Array, cell: Array, kind: Array, place: Array, local: Array
 ) -> Peers:
     """The peers given by rows of one segment of each structure, `local` within it."""
-    order, index = np.lexsort([local, kind, cell]), np.arange(len(cell))
-    same = run_numbers(cell[order], kind[order])
-    turn = index - np.searchsorted(same, same)
-    kind[order] = row_hash([kind[order], turn])  # what a place has twice are two
+    kind = row_hash([kind, positions_by_key(cell, kind)])  # what a place has twice are two
     _, head, column = np.unique(kind, return_index=True, return_inverse=True)
     column = column.reshape(-1)
     order = np.lexsort([np.bincount(column, local) / np.bincount(column), place[head]])
@@ -93,7 +90,7 @@ def _pool(
     line = np.unique(cell, return_inverse=True)[1].reshape(-1)
     of, lanes = np.unique(batch), np.unique(cell % len(graph.ranks))
     table = np.full((len(of) * len(lanes), width), -1)
-    table[line, column] = index
+    table[line, column] = np.arange(len(cell))
     after = np.where(table < 0, table.max(axis=1, keepdims=True), table)
     after = np.minimum.accumulate(after[:, ::-1], axis=1)[:, ::-1]
     held = local[np.where(table < 0, after, table)]  # rows of one place may come in any order

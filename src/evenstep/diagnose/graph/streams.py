@@ -13,6 +13,7 @@ import numpy as np
 
 from evenstep.diagnose.graph.structure import Intervals, means, quantiles, row_hash, row_numbers
 from evenstep.diagnose.levels import LOW, MINOR, MOST, NEARLY_ALL, SURE
+from evenstep.trace.clocks.bounds import largest_bound
 from evenstep.trace.columns import Array, Columns, begins, run_numbers, running_maximum
 
 FASTEST_DRIFT = 200e-6  # of a device's clock against its host's
@@ -262,11 +263,8 @@ def issue_line(rows: Columns) -> Offset:
     and, as hosts may always be far ahead, as much more as they surely see all ends later."""
     order = np.argsort(rows.enter_ns, kind="stable")
     time, behind = (one[order].astype(float) for one in (rows.enter_ns, rows.issued_ns))
-    behind -= time
-    drift = FASTEST_DRIFT * (time - time[:1])
-    falling = np.maximum.accumulate(behind + drift) - drift
-    rising = np.maximum.accumulate((behind - drift)[::-1])[::-1] + drift
-    line = Offset(0.0, 0.0, 0.0, time, np.maximum(falling, rising))
+    least = largest_bound(time - time[:1], behind - time, FASTEST_DRIFT)
+    line = Offset(0.0, 0.0, 0.0, time, least)
     return line._replace(level=_surely_later(rows, line)) if len(time) else line
 
 

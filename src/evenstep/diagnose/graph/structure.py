@@ -347,9 +347,8 @@ def _swept(kept: Intervals, low: int, width: int) -> tuple[Array, ...]:
     with cells side by side, `width` apart."""
     shift = kept.cell.astype(np.int64) * width - low
     cell, start, end = kept.cell, kept.start + shift, kept.end + shift
-    if not (start[1:] >= start[:-1]).all():
-        order = np.argsort(start, kind="stable")
-        cell, start, end = cell[order], start[order], end[order]
+    order = np.argsort(start, kind="stable")
+    cell, start, end = cell[order], start[order], end[order]
     reach = np.maximum.accumulate(end)
     before = np.concatenate([start[:1], reach[:-1]])
     return cell, start, reach, np.maximum(reach - np.maximum(start, before), 0)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ import numpy as np
 from evenstep.diagnose.finding import Evidence
 from evenstep.diagnose.levels import SEVERAL
 from evenstep.diagnose.measure.grid import StepGrid
-from evenstep.trace.columns import Array, Columns
+from evenstep.trace.columns import Array, Columns, key_numbers, rows_by_key
 from evenstep.trace.ranks import parse_ranks
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
@@ -266,9 +265,7 @@ def growth(trace: Trace, grid: StepGrid, metric: str) -> Array:
 def by_device(rows: Columns) -> list[tuple[int, int, Columns]]:
     """Rank, device and rows of each, in order of time."""
     rows = rows.sorted_by("rank", "device", "enter_ns")
-    changed = (np.diff(rows["rank"], prepend=-1) != 0) | (np.diff(rows.device, prepend=-9) != 0)
-    edges = np.append(np.flatnonzero(changed), len(rows)).tolist()
-    parts = [rows.select(slice(first, last)) for first, last in pairwise(edges)]
+    parts = map(rows.select, rows_by_key(key_numbers(rows["rank"], rows.device)))
     return [(int(part["rank"][0]), int(part.device[0]), part) for part in parts]
 
 

@@ -13,7 +13,7 @@ from evenstep.diagnose.measure.hosts import ports
 from evenstep.diagnose.measure.transfers import tokens
 from evenstep.documents import Amount, Natural
 from evenstep.statistics.spectrum import periodic
-from evenstep.trace.columns import Array, Columns
+from evenstep.trace.columns import Array, Columns, begins
 from evenstep.trace.spool.layout import Flag, Kind, Phase
 from evenstep.trace.trace import COMPUTE, Trace
 
@@ -241,8 +241,8 @@ def regimes(grid: StepGrid) -> dict[str, Any] | None:
     if not len(grid.steps):
         return None
     of = classes(grid)
-    starts = np.flatnonzero(np.diff(of, prepend=-1))
-    length = np.diff(np.append(starts, len(of)))
+    starts = np.flatnonzero(begins(of))
+    length = np.diff(starts, append=len(of))
     dwell = {
         name: round(float(length[of[starts] == number].mean()), 2)
         for number, name in enumerate(NAMES)

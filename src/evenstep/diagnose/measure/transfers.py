@@ -11,6 +11,7 @@ from groups on the nodes alike, or from the run's own best, in this order.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.diagnose.measure.hosts import busiest, node_of, rack_of
 from evenstep.statistics.interval import z
 from evenstep.trace.clocks.clocks import Clocks
-from evenstep.trace.columns import Array, Columns, key_numbers, positions_by_key
+from evenstep.trace.columns import Array, Columns, key_numbers, positions_by_key, rows_by_key
 from evenstep.trace.spool.layout import SYNCHRONIZING_OPS, Kind, Op
 from evenstep.trace.trace import Trace
 
@@ -113,13 +114,10 @@ def message_kinds(trace: Trace, graph: Graph) -> dict[tuple[int, bool], list[Arr
     sent = np.flatnonzero((ends >= 0).all(axis=0) & table.whole)
     names = [trace.ranks[int(rank)].node for rank in graph.ranks]
     source, target = np.unique(names, return_inverse=True)[1].reshape(-1)[ends[:, sent]]
-    keys = np.stack([table.queue[sent], table.size_bytes[sent], source == target])
-    order = np.lexsort(keys)
-    sent, keys = sent[order], keys[:, order]
-    opens = np.flatnonzero(np.append(True, (np.diff(keys, axis=1) != 0).any(axis=0))[: len(sent)])
-    found: dict[tuple[int, bool], list[Array]] = {}
-    for first, channel in zip(opens, np.split(sent, opens[1:]), strict=False):
-        found.setdefault((int(keys[1, first]), bool(keys[2, first])), []).append(channel)
+    size, within = table.size_bytes[sent], source == target
+    found: dict[tuple[int, bool], list[Array]] = defaultdict(list)
+    for channel in rows_by_key(key_numbers(within, size, table.queue[sent])):
+        found[int(size[channel[0]]), bool(within[channel[0]])].append(sent[channel])
     return found
 
 

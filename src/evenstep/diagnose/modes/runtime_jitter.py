@@ -30,7 +30,7 @@ from evenstep.diagnose.modes.intervention import (
 from evenstep.diagnose.modes.synchronization import of_slow_steps, slow_together
 from evenstep.diagnose.sentences import say
 from evenstep.statistics.interval import Estimate, Share, share_of
-from evenstep.trace.columns import Array, begins, running_maximum
+from evenstep.trace.columns import Array, begins, positions_by_key, running_maximum
 from evenstep.trace.spool.layout import Flag, Kind, Phase
 from evenstep.words import plural
 
@@ -141,15 +141,13 @@ def _is_called_by_script(case: Case, cells: Array) -> bool:
 
 def aligned_pauses(case: Case) -> Change:
     """The change to the n-th pauses of all ranks in one step, as long as the longest of them."""
-    pauses, grid, own = case.trace.of_kind(Kind.PAUSE), case.grid, case.costs.graph.own_ns.copy()
+    grid, own = case.grid, case.costs.graph.own_ns.copy()
+    pauses = case.trace.of_kind(Kind.PAUSE).sorted_by("rank", "step")
     without = case.without(grid.pause_ns, Cause.COLLECTOR)
     own[without.rows] = without.own_ns
     cell, inside = grid.cell(pauses)
     step, rank = np.divmod(cell[inside], len(grid.ranks))
-    order = np.lexsort([step, rank])
-    step, rank = step[order], rank[order]
-    length = (pauses.exit_ns - pauses.enter_ns)[inside][order]
-    turn = np.arange(len(rank)) - np.searchsorted(rank, rank)
+    length, turn = (pauses.exit_ns - pauses.enter_ns)[inside], positions_by_key(rank)
     cost = np.zeros(len(grid.steps))
     for number in range(int(turn.max(initial=-1)) + 1):
         here = turn == number

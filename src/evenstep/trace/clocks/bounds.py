@@ -134,12 +134,12 @@ def _envelope(
     """The tightest bounds at every time if the offset drifts at `rate` ± `slack`."""
     since = when - when[0]
     return (
-        rate * since + _upper(since, low - rate * since, slack),
-        rate * since - _upper(since, rate * since - high, slack),
+        rate * since + largest_bound(since, low - rate * since, slack),
+        rate * since - largest_bound(since, rate * since - high, slack),
     )
 
 
-def _upper(since: Array, bound: Array, slack: float) -> Array:
+def largest_bound(since: Array, bound: Array, slack: float) -> Array:
     """The largest of all lower bounds at each time, each weakened by `slack` times the distance."""
     before = np.maximum.accumulate(bound + slack * since) - slack * since
     after = np.maximum.accumulate((bound - slack * since)[::-1])[::-1] + slack * since
