@@ -11,7 +11,7 @@ from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.lateness.case import Claims
 from evenstep.diagnose.measure.grid import step_grid
 from evenstep.diagnose.measure.overview import NAMES, regimes
-from evenstep.diagnose.modes.catalog import MODES, by_name
+from evenstep.diagnose.modes.catalog import MODES
 from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import MS, World
 
@@ -89,16 +89,10 @@ def test_what_is_claimed_is_gone():
 def test_every_mode_says_what_to_look_at_and_what_to_do():
     assert len({mode.name for mode in MODES}) == len(MODES)
     for mode in MODES:
-        assert by_name(mode.name) is mode
         assert mode.symptom.endswith(".")
         assert mode.confirm.endswith(".")
         assert mode.look_at
         assert mode.remedy
-
-
-def test_a_name_that_is_none_is_refused():
-    with pytest.raises(KeyError):
-        by_name("bad_luck")
 
 
 def test_steps_are_classed_by_what_takes_most_of_them():

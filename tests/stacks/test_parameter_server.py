@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evenstep.diagnose.measure.hosts import logged_values
+from evenstep.diagnose.measure.hosts import metric_samples
+from evenstep.trace.spool.layout import Kind
 from tests.stacks.conftest import launch, read
 
 SLOW = 2
@@ -21,7 +22,7 @@ def server(tmp_path_factory):
 
 @pytest.mark.parametrize("rank", [1, 2])
 def test_the_staleness_of_every_update_is_what_the_server_counted(server, rank):
-    logged = logged_values(server.trace, "staleness")
+    logged = metric_samples(server.trace, "staleness", Kind.MARKER)
     assert logged.value[logged.rank == rank].tolist() == server.said["staleness"][str(rank)]
 
 

@@ -57,6 +57,7 @@ WORK_PHASES = (Phase.BACKWARD, Phase.FORWARD, Phase.OPTIMIZER, Phase.OTHER)
 class Delays:
     """Attribution of a grid; arrays are (steps, ranks)."""
 
+    grid: StepGrid
     excess_ns: Array  # unrecorded own work above the median of the other ranks'
     late_ns: dict[Cause, Array]  # how late a cell is, without noise; 0 where it is not late
     loss_ns: dict[Cause, Array]  # what the job lost to that
@@ -115,7 +116,7 @@ def attribute(grid: StepGrid, costs: Costs, *, contended: bool) -> Delays:
     late[Cause.WORK] = np.where(is_late, delay, 0.0)
     loss, rest = _cost(grid, costs, late, chronic)
     beyond = is_late & ~as_ever
-    return Delays(excess, late, loss, _phase_of(grid), rest, chronic, noise, beyond)
+    return Delays(grid, excess, late, loss, _phase_of(grid), rest, chronic, noise, beyond)
 
 
 def _recorded_causes(grid: StepGrid, programs: Sequence[Array]) -> list[tuple[Cause, Array, Array]]:
@@ -226,7 +227,7 @@ def _no_delays(grid: StepGrid) -> Delays:
     none = dict.fromkeys(Cause, cells)
     chronic = np.zeros(len(grid.ranks), bool)
     nothing = np.zeros(len(grid.steps))
-    return Delays(cells, none, none, cells.astype(int), nothing, chronic, 0.0, cells > 0)
+    return Delays(grid, cells, none, none, cells.astype(int), nothing, chronic, 0.0, cells > 0)
 
 
 def _phase_of(grid: StepGrid) -> Array:

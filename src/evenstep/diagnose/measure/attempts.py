@@ -145,16 +145,18 @@ def _marked(folder: Path, number: int) -> Attempt | None:
     single = rows["step_sum_ns"][(rows["count"] == 1) & ~paused].astype(float)
     energy = [values for spool in spools if len(values := _values(spool, Kind.SAMPLE, ENERGY)) > 1]
     world = max(int(spool.identity.get("world", 1)) for spool in spools)
-    writing = _checkpoints(spools)
-    again, again_ns = _since(rows, writing[-1][0] if writing else -1)
+    tables = (spool.summaries for spool in spools)
+    saves = max((t[t["phase_ns"][:, Phase.CHECKPOINT] > 0] for t in tables), key=len)
+    again = rows["first_step"].astype(np.int64) > max(saves["last_step"].tolist(), default=-1)
     samples = [s.summaries["samples"].sum() / s.summaries["count"].sum() for s in spools]
     return Attempt(
         number=number, ranks=world,
         started_s=min(_wall_s(spool.summaries[0], "start_ns") for spool in spools),
         ended_s=max(_wall_s(spool.summaries[-1], "end_ns") for spool in spools), steps=steps,
-        step_ns=float(rows["step_sum_ns"].sum()) / max(steps, 1), checkpoints=len(writing),
-        checkpoint_ns=float(np.mean([length for _, length in writing])) if writing else None,
-        steps_since_checkpoint=again, since_checkpoint_ns=again_ns,
+        step_ns=float(rows["step_sum_ns"].sum()) / max(steps, 1), checkpoints=len(saves),
+        checkpoint_ns=float(saves["phase_ns"][:, Phase.CHECKPOINT].mean()) if len(saves) else None,
+        steps_since_checkpoint=int(rows["count"][again].sum()),
+        since_checkpoint_ns=float(rows["step_sum_ns"][again].sum()),
         first_progress=None if progress is None else int(progress.min()),
         last_progress=None if progress is None else int(progress.max()), **_windows(single),
         energy_joules=float(np.mean([*map(np.ptp, energy)])) * world if energy else None,
@@ -206,21 +208,6 @@ def cv_of(step_ns: Array) -> float:
     low, high = np.quantile(step_ns, [0.05, 0.95])
     kept = step_ns[(step_ns >= low) & (step_ns <= high)]
     return float(kept.std() / kept.mean()) if kept.mean() > 0 else 0.0
-
-
-def _checkpoints(spools: Sequence[SpoolContents]) -> list[tuple[int, float]]:
-    """(last step, length in ns) of every record with a checkpoint, of the rank with most."""
-    tables = (spool.summaries for spool in spools)
-    rows = max((t[t["phase_ns"][:, Phase.CHECKPOINT] > 0] for t in tables), key=len)
-    rows = rows[np.argsort(rows["last_step"], kind="stable")]
-    lengths = rows["phase_ns"][:, Phase.CHECKPOINT].astype(float)
-    return list(zip(rows["last_step"].tolist(), lengths.tolist(), strict=True))
-
-
-def _since(rows: Array, step: int) -> tuple[int, float]:
-    """Number and run time of the steps after this one."""
-    after = rows["first_step"].astype(np.int64) > step
-    return int(rows["count"][after].sum()), float(rows["step_sum_ns"][after].sum())
 
 
 def _values(spool: SpoolContents, kind: Kind, name: str) -> Array:

@@ -242,7 +242,11 @@ def slow_machines(trace: Trace, steps: tuple[int, int]) -> list[SlowMachine]:
     first."""
     made, found = hardware(trace), []
     for measured in MEASURED:
-        series = _probe_series(trace, f"probe.{measured}_ns", steps)
+        numbers = metric_samples(trace, f"probe.{measured}_ns")
+        numbers = numbers.select((numbers.step >= steps[0]) & (numbers.step <= steps[1]))
+        values = {r: numbers.value[numbers.rank == r].tolist() for r in np.unique(numbers.rank)}
+        enough = {int(r): each for r, each in values.items() if len(each) >= levels.SEVERAL}
+        series = {rank: Series(tuple(each)) for rank, each in enough.items()}
         for name in sorted({made.get(rank, "") for rank in series}):
             peers = {rank: one for rank, one in series.items() if made.get(rank, "") == name}
             outliers = standing(peers, least=levels.NAMED)
@@ -251,18 +255,6 @@ def slow_machines(trace: Trace, steps: tuple[int, int]) -> list[SlowMachine]:
                 for rank in outliers.factors
             ]
     return sorted(found, key=lambda one: -one.slower)
-
-
-def _probe_series(trace: Trace, metric: str, steps: tuple[int, int]) -> Mapping[int, Series]:
-    """Each rank's probe measurements in these steps, where there are `SEVERAL`."""
-    numbers = metric_samples(trace, metric)
-    inside = (numbers.step >= steps[0]) & (numbers.step <= steps[1])
-    found = {}
-    for rank in np.unique(numbers.rank[inside]).tolist():
-        values = numbers.value[inside & (numbers.rank == rank)].tolist()
-        if len(values) >= levels.SEVERAL:
-            found[rank] = Series(tuple(values))
-    return found
 
 
 def _sentence(trace: Trace, first: SlowMachine, slow: list[int], culprits: int) -> str:

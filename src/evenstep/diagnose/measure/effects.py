@@ -194,13 +194,11 @@ class Cadence(NamedTuple):
 
     checkpoint_s: float
     between_failures_s: float
-    now_s: float | None  # run time between two; None without one
+    now_s: float  # run time between two
     best_s: float
 
-    def saved(self, restart_s: float) -> float | None:
+    def saved(self, restart_s: float) -> float:
         """Share of time that the best interval gives back."""
-        if self.now_s is None:
-            return None
         at = partial(waste, self.checkpoint_s, self.between_failures_s)
         now, best = (at(interval=each, restart=restart_s) for each in (self.now_s, self.best_s))
         return max(0.0, now - best)

@@ -203,15 +203,11 @@ def _commonest(places: list[Layout]) -> Layout:
 
 
 def metric_samples(trace: Trace, metric: str, kind: Kind = Kind.SAMPLE) -> Columns:
-    """A metric of all ranks in order of time: rank, step, at_ns (of the rank itself) and value."""
+    """A metric of all ranks in order of time: rank, step, at_ns (of the rank itself) and value; of
+    markers what `evenstep.log(name=value)` recorded."""
     rows = records_named(trace, kind, metric).sorted_by("enter_ns")
     whole = {name: rows[name].astype(np.int64) for name in ("rank", "step")}
     return Columns({**whole, "at_ns": rows.enter_ns, "value": values(rows)})
-
-
-def logged_values(trace: Trace, name: str) -> Columns:
-    """The values that `evenstep.log(name=value)` recorded, likewise."""
-    return metric_samples(trace, name, Kind.MARKER)
 
 
 def records_named(trace: Trace, kind: Kind, name: str) -> Columns:

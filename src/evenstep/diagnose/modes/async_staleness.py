@@ -20,7 +20,7 @@ from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import above_others
 from evenstep.diagnose.levels import CHANGED, NAMED, SMALLEST_SHARE, SURE
 from evenstep.diagnose.measure.grid import StepGrid
-from evenstep.diagnose.measure.hosts import logged_values
+from evenstep.diagnose.measure.hosts import metric_samples
 from evenstep.diagnose.modes.intervention import Gain, finding_of
 from evenstep.diagnose.sentences import say
 from evenstep.statistics.interval import Share, share_of
@@ -59,7 +59,7 @@ def rounds(grid: StepGrid) -> Rounds | None:
 
 def staleness(trace: Trace, grid: StepGrid) -> Staleness | None:
     """Staleness of every update: logged, or counted where ranks practically never synchronize."""
-    logged = logged_values(trace, STALENESS)
+    logged = metric_samples(trace, STALENESS, Kind.MARKER)
     good = np.isfinite(logged.value) & (logged.value >= 0)
     if good.any():
         order = np.flatnonzero(good)[np.argsort(logged.step[good], kind="stable")]
@@ -220,7 +220,7 @@ def relations(case: Case, updates: Staleness | None) -> list[Evidence]:
     if updates is not None:
         causes["staleness"] = _mean_by_step(updates.step, updates.value)
     for name in OUTCOMES:
-        logged = logged_values(case.trace, name)
+        logged = metric_samples(case.trace, name, Kind.MARKER)
         steps, value = _mean_by_step(logged.step, logged.value)
         for cause, (places, numbers) in causes.items():
             _, mine, theirs = np.intersect1d(steps, places, return_indices=True)

@@ -73,8 +73,3 @@ _FINDERS = (
     scaling_collapse.find,
 )
 MODES: tuple[Mode, ...] = tuple(_mode(number, find) for number, find in enumerate(_FINDERS))
-
-
-def by_name(name: str) -> Mode:
-    """The mode of this name; raises `KeyError` without one."""
-    return {mode.name: mode for mode in MODES}[name]

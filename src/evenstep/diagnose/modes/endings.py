@@ -375,9 +375,9 @@ def _numbers_of_restarts(total: AttemptsAccount) -> dict[str, Any]:
             number=len(preempted), of=len(before), signals=" and ".join(sorted(set(preempted))),
         ) if preempted else "",
         "steadiness": say(f"restart_amplification.{steadiness}") if steadiness else "",
-        "often": "more often" if best and best.best_s < (best.now_s or 0.0) else "less often",
+        "often": "more often" if best and best.best_s < best.now_s else "less often",
         "best": best and best.best_s * 1e9,
-        "now": best and best.now_s and best.now_s * 1e9,
+        "now": best and best.now_s * 1e9,
         "write": best and best.checkpoint_s * 1e9,
     }  # fmt: skip
 
@@ -416,9 +416,8 @@ def _evidence_of_restarts(case: Case, total: AttemptsAccount) -> list[Evidence]:
         net, done = (sum(joules) / steps for steps in (total.net_steps, max(total.steps, 1)))
         items.append(Evidence("energy_per_step_that_counts", net, done, "J"))
     if best is not None:
-        now_ns = None if best.now_s is None else round(best.now_s * 1e9)
         items += [
-            Evidence("time_between_checkpoints", now_ns, best.best_s * 1e9, "ns"),
+            Evidence("time_between_checkpoints", best.now_s * 1e9, best.best_s * 1e9, "ns"),
             Evidence("checkpoint_time", best.checkpoint_s * 1e9, None, "ns"),
             Evidence("mean_time_between_failures", best.between_failures_s * 1e9, None, "ns"),
         ]

@@ -82,7 +82,13 @@ def _episodes(case: Case) -> list[Finding]:
         return []
     slow = _slow_transfers(case.transfers, case.claims.moves)
     gain = gain_of(case, case.transferred(slow.excess_ns))
-    if not slow.mask.any() or not (_is_clustered(case.transfers, slow) or _two_states(slow)):
+    if not slow.mask.any():
+        return []
+    above, below = slow.ratio[slow.mask], slow.ratio[slow.judged & ~slow.mask]
+    spread = np.sqrt((above.var() + below.var()) / 2) if len(below) else np.inf
+    # a population of their own: Ashman's D (1994)
+    apart = above.mean() - below.mean() > levels.CLEARLY * max(float(spread), 1e-9)
+    if not apart and not _is_clustered(case.transfers, slow):
         return []
     case.claims.slow_ns += gain.saved_ns
     return _of_episodes(case, slow, gain)
@@ -99,13 +105,6 @@ def _is_clustered(measured: Transfers, slow: _SlowTransfers) -> bool:
     least = levels.ERRORS / np.sqrt(max(len(excess), 1)) * float((excess**2).sum())
     orders = np.argsort(rows.begin_ns, kind="stable"), np.lexsort([rows.begin_ns, rows.kind])
     return any(float((excess[o][1:] * excess[o][:-1]).sum()) > least for o in orders)
-
-
-def _two_states(slow: _SlowTransfers) -> bool:
-    """Whether slow transfers are a population of their own: Ashman's D (1994)."""
-    above, below = slow.ratio[slow.mask], slow.ratio[slow.judged & ~slow.mask]
-    spread = np.sqrt((above.var() + below.var()) / 2) if len(below) else np.inf
-    return bool(above.mean() - below.mean() > levels.CLEARLY * max(float(spread), 1e-9))
 
 
 def _period(measured: Transfers, slow: _SlowTransfers) -> Peak | None:

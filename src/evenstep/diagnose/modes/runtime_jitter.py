@@ -173,11 +173,20 @@ def _pause_evidence(case: Case, ranks: list[int]) -> list[Evidence]:
 
 
 def _cores(case: Case) -> list[Finding]:
-    """Threads without a core: on all ranks where there are too few cores, else on a few."""
-    cells = case.delays.cells(Cause.CONTENTION)
-    if case.contended and case.scheduler is not None:
-        return _too_few(case, case.scheduler, cells)
-    return _taken_away(case, cells) if cells.any() else []
+    """Threads without a core: on all ranks where there are too few cores, else on a few, whose
+    cores a daemon, another job, a bad affinity, or the job's other ranks have taken."""
+    cells, scheduler = case.delays.cells(Cause.CONTENTION), case.scheduler
+    if case.contended and scheduler is not None:
+        return _too_few(case, scheduler, cells)
+    delay = float(case.grid.run_delay_ns[cells].mean()) if cells.any() else 0.0
+    own = scheduler is not None and scheduler.ranks > scheduler.cores
+    sizes = {"ranks": scheduler.ranks, "cores": scheduler.cores} if scheduler is not None else {}
+    why = say(f"runtime_jitter.scheduler.{'own' if own else 'others'}", **sizes)
+    return finding_of_late(
+        case, "runtime_jitter.scheduler", cells, Cause.CONTENTION,
+        numbers={"delay": delay, "why": why}, options=["fewer" if own else "bind"],
+        evidence=[Evidence("run_queue_delay_per_step", delay, 0, "ns")],
+    )  # fmt: skip
 
 
 def _too_few(case: Case, scheduler: Contention, cells: Array) -> list[Finding]:
@@ -235,21 +244,6 @@ def _scaled(graph: Graph, base: Change, waited: Change) -> Change:
     own[base.rows] = base.own_ns
     kept[waited.rows] = waited.own_ns / np.maximum(graph.own_ns[waited.rows], 1.0)
     return base._replace(rows=np.arange(len(own)), own_ns=own * kept)
-
-
-def _taken_away(case: Case, cells: Array) -> list[Finding]:
-    """Cores of a few ranks taken by a daemon, another job or a bad affinity; or by the job's other
-    ranks, where there are more ranks than cores."""
-    delay = float(case.grid.run_delay_ns[cells].mean())
-    scheduler, mode = case.scheduler, "runtime_jitter.scheduler"
-    own = scheduler is not None and scheduler.ranks > scheduler.cores
-    sizes = {"ranks": scheduler.ranks, "cores": scheduler.cores} if scheduler is not None else {}
-    return finding_of_late(
-        case, mode, cells, Cause.CONTENTION,
-        numbers={"delay": delay, "why": say(f"{mode}.{'own' if own else 'others'}", **sizes)},
-        options=["fewer" if own else "bind"],
-        evidence=[Evidence("run_queue_delay_per_step", delay, 0, "ns")],
-    )  # fmt: skip
 
 
 # -- the allocator ---------------------------------------------------------------------------------

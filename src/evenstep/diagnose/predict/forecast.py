@@ -242,8 +242,14 @@ def fit(cut: Segments, families: Sequence[str] = ()) -> Model:
     parts, order = [], np.argsort(cut.own_ns.mean(axis=(0, 2)), kind="stable")
     groups = np.array_split(order, min(len(order), MOST_SEGMENTS))  # neighbours in length
     for index, members in enumerate(map(np.sort, groups)):
-        family = families[index] if families else None
-        parts.append(_segment(cut.own_ns, members, family))
+        own = cut.own_ns[:, members, :]
+        usual = np.median(own, axis=0)
+        each = [_common((own - usual)[:, at]) for at in range(len(members))]
+        shared, apart = zip(*each, strict=True)
+        width = _widths(np.concatenate(apart))
+        noise = np.concatenate(apart, axis=1) / np.tile(width, len(members))
+        fitted = tails.fit(noise, families[index] if families else None)
+        parts.append(Segment(usual.mean(axis=0), width, np.mean(shared, axis=0), fitted, members))
     coupling = _coupling(cut.own_ns.max(axis=2))
     return Model(parts, cut.rest_ns, cut.unsteady, cut.units, cut.own_ns.shape[2], coupling)
 
@@ -260,17 +266,6 @@ def _coupling(maxima: Array) -> Array:
     value, vector = np.linalg.eigh(matrix)
     root = vector * np.sqrt(np.maximum(value, 0))
     return np.asarray(root / np.maximum(np.linalg.norm(root, axis=1), 1e-9)[:, None])
-
-
-def _segment(every: Array, members: Array, family: str | None) -> Segment:
-    """The model of some of all segments (steps, segments, ranks)."""
-    own = every[:, members, :]
-    apart = own - np.median(own, axis=0)
-    usual = np.median(own, axis=0).mean(axis=0)
-    shared, apart = zip(*(_common(apart[:, i]) for i in range(own.shape[1])), strict=True)
-    width = _widths(np.concatenate(apart))
-    noise = tails.fit(np.concatenate(apart, axis=1) / np.tile(width, len(members)), family)
-    return Segment(usual, width, np.mean(shared, axis=0), noise, members)
 
 
 def _widths(apart: Array) -> Array:
