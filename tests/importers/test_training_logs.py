@@ -605,6 +605,7 @@ def seconds_of_steps(trace):
         "I0508 12:00:{at:02d}.250000 1383 loop.py:31] Iteration [{step}/900], Loss: 2.{at}",
         "[12:00:{at:02d}.250] global_step: {step} | eta 1:02:03 | train/loss 2.{at}",
         "05-08 12:00:{at:02d}.250 {{'loss': 2.{at}, 'step': {step}, 'step_time': 'unknown'}}",
+        '{{"name": "loss", "step": {step}, "value": 2.{at}, "at": "2026-05-08T12:00:{at:02d}.25"}}',
     ],
 )
 def test_a_loop_of_ones_own_is_timed_by_its_stamps(opened, line):
@@ -704,3 +705,13 @@ def test_timers_of_megatron_without_its_iterations_are_steps(opened):
         for at in (3, 4)
     )
     assert seconds_of_steps(opened(text)) == {(0, 1): 1.2, (0, 2): 1.3}
+
+
+def test_a_time_of_loading_before_that_of_the_step_is_not_the_steps(opened):
+    text = "".join(
+        f"2026-05-08 16:34:37,748   INFO  Train:    1/3 ( 33%) [ {at}/323 ( 15%)]  Loss: 3 (81)  "
+        "Time cost: 00:15/01:25 [00:15/04:48]  Data time: 0.90(0.92)  Forward time: 0.71(0.79)  "
+        f"Batch time: 0.{at}(0.31)\n"
+        for at in (49, 99)
+    )
+    assert list(seconds_of_steps(opened(text)).values()) == [0.49, 0.99]

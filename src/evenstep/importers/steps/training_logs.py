@@ -266,10 +266,12 @@ KINDS = {
         r".{0,400}?\btime: <s>(?![\w.])", 10),
     "mmcv": _kind("data_time: ",
         r"\b(?:Epoch \[<epoch>\]|Iter )\[<step>/<steps>\]\s.{0,200}?, time: <s>, data_time: "),
-    # `Epoch: [0][10/5005] … Time 0.1 (0.2)`, `Train: 0 [50/1251 (4%)] … Time: 0.5s`
+    # `Epoch: [0][10/5005] … Time 0.1 (0.2)`, `Train: 0 [50/1251 (4%)] … Time: 0.5s`, and
+    # `Train: 1/3 (33%) [9/323 (2%)] … Data time: 0.1(0.1)  Batch time: 0.3(0.3)`
     "epochs": _kind("ime",
-        r"\b(?:Epoch: |Train: )\[?<epoch>(?:/\d{1,9})?\]?\s{0,4}"
-        r"\[\s{0,8}<step>/<steps>[^\]]{0,20}\].{0,400}?\b[Tt]ime:?\s{1,4}<s>s?(?![\w.]| ms)", 1),
+        r"\b(?:Epoch: |Train: )\s{0,8}\[?<epoch>(?:/\d{1,9})?\]?(?: \([\d ]{1,4}%\))?\s{0,4}"
+        r"\[\s{0,8}<step>/<steps>[^\]]{0,20}\].{0,400}?"
+        r"(?<!Data )(?<!Forward )\b[Tt]ime:?\s{1,4}<s>s?(?![\w.]| ms)", 1),
     "detectron2": _kind("last_time: ", r"\biter: <step>\b.{0,400}?\blast_time: <s>(?![\w.])", 1),
     "maskrcnn-benchmark": _kind("eta: ", r"\biter: <step>\b.{0,400}?\btime: <s> \(", 20),
     "detectron2 without last_time": _kind("time: ",
@@ -282,7 +284,7 @@ KINDS = {
         r"(?:(?P<h>\d{1,2})h )?(?:(?P<m>\d{1,2})m )?(?P<sec>\d{1,2})s"),
     # any line with a time stamp, a step and a loss, as of torchtitan and InternLM
     STAMPED: _kind("oss",
-        r"(?i)^(?=.*loss)(?!.*\b(?:eval|val|test))(?:.{0,200}?\bepoch\W{0,4}<epoch>\b)?.{0,200}?"
+        r"(?i)^(?=.*loss)(?!.*\b(?:eval|test|val(?!ue)))(?:.{0,200}?\bepoch\W{0,4}<epoch>\b)?.{0,200}?"
         r"\b(?:global[_ ]?)?(?:step|iter(?:ation)?|update|batch)s?\W{0,4}?\s{0,8}<step>"
         r"(?![\d.]*\s?m?s\b|\.\d)"),
     # `12%|█▏  | 12/100 [00:14<01:46,  1.21s/it]`
