@@ -33,11 +33,6 @@ class Series:
         return float(median(self.values_ns))
 
     @property
-    def lower_quartile_ns(self) -> float:
-        """The time that three of four repeats take at least."""
-        return sorted(self.values_ns)[len(self.values_ns) // 4]
-
-    @property
     def mad_ns(self) -> float:
         middle = self.median_ns
         return float(median(abs(value - middle) for value in self.values_ns))
@@ -86,7 +81,8 @@ def standing(found: Mapping[Key, Series], *, least: float, quantile: float = 0.5
         key
         for key, series in found.items()
         if ratios[key] - 1 > max(limit, t * series.error)
-        and series.lower_quartile_ns > (1 + least) * usual  # slow most of the time
+        # three of four repeats are slow
+        and sorted(series.values_ns)[len(series.values_ns) // 4] > (1 + least) * usual
     ]
     slow.sort(key=lambda key: -ratios[key])
     return Outliers(usual, limit, {key: ratios[key] for key in slow}, ratios)

@@ -60,22 +60,17 @@ def scaling_point(trace: Trace, diagnosis: Diagnosis) -> ScalingPoint:
     whole = middle[count == count.max()] if len(count) else middle
     step_ns = whole[3:] if len(whole) > 15 else whole  # warm-up, as in the grid
     time = diagnosis.summary.get("step_time") or {}
+    rate = diagnosis.summary.get("throughput") or {}
+    each_s = rate.get("value") if rate.get("unit") == "samples/s" else None
     share = (diagnosis.summary.get("shares") or {}).get("compute") or 0.0
     return ScalingPoint(
-        ranks=trace.world, step_ns=step_ns, samples=_samples(diagnosis),
+        ranks=trace.world, step_ns=step_ns,
+        samples=float(each_s) * float(time["mean_ns"]) / 1e9 if each_s else None,
         compute_ns=share * (time.get("mean_ns") or 0.0) or None,
         bytes_per_rank=bytes_per_rank(trace), script=script(trace.run.get("command") or []),
         diagnosis=diagnosis,
         run={"run_id": trace.run.get("run_id"), "attempt": trace.attempt, "world": trace.world},
     )  # fmt: skip
-
-
-def _samples(diagnosis: Diagnosis) -> float | None:
-    rate = diagnosis.summary.get("throughput") or {}
-    time = diagnosis.summary.get("step_time") or {}
-    if rate.get("unit") != "samples/s" or not rate.get("value"):
-        return None
-    return float(rate["value"]) * float(time["mean_ns"]) / 1e9
 
 
 def bytes_per_rank(trace: Trace) -> float:

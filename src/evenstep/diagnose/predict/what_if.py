@@ -151,13 +151,6 @@ def _even(case: Case, _: Spec) -> Change | str:
     return case.costs.change_to(own)
 
 
-def _remove(case: Case, spec: Spec) -> Change | str:
-    """The ranks without own work, so that no rank waits for them."""
-    if np.count_nonzero(~_columns(case, spec)) < 2:
-        return "fewer than two ranks would be left"
-    return _ranks(case, spec._replace(change="x", factor=0.0))
-
-
 # -- computes of an operation table ----------------------------------------------------------------
 
 _COLUMN = {"stage": "stage", "dp": "dp_rank"}
@@ -359,7 +352,9 @@ def answer(case: Case, spec: Spec) -> Change | str:
     if of_table and case.trace.operations is None:
         return f"{spec.text!r} needs an operation table, with every compute and message"
     if spec.subject == "remove":
-        return _remove(case, spec)
+        if np.count_nonzero(~_columns(case, spec)) < 2:
+            return "fewer than two ranks would be left"
+        return _ranks(case, spec._replace(change="x", factor=0.0))
     return _SUBJECTS[spec.subject][2](case, spec)
 
 
