@@ -71,7 +71,7 @@ def test_a_bell_rung_too_often_is_heard_no_longer_than_its_pipe_is():
 
 def test_sampling_goes_on_and_rests_when_the_job_closes_all_files():
     rounds, later = [], threading.Event()
-    made = Sampler([], print, period_s=0.05, tasks=[lambda: rounds.append(1)])
+    made = Sampler([], print, period_s=0.05, task=lambda: rounds.append(1))
     for held in (made._bell.ear, made._bell._bell):
         os.close(held.fd)
     made.start()

@@ -97,7 +97,9 @@ def program(ops: Columns, sent: OperationMessages) -> Program:
     are issued between two of its operations, or right after the compute that produces their data,
     however long they then queue.
     """
-    flying = _is_beside_thread(ops)
+    behind = (ops.role == Role.GRADS) & reduces_behind(ops, ops.worker)
+    ahead_of = (ops.role == Role.PARAMS) & ~gathered_ahead(ops)
+    flying = np.isin(ops.role, MESSAGES) | behind | ahead_of  # beside the thread
     thread, fly = np.flatnonzero(~flying), np.flatnonzero(flying)
     free, ended = _free(ops, thread, _first_starts(ops, sent))
     seen = ops.enter_ns
@@ -121,13 +123,6 @@ def program(ops: Columns, sent: OperationMessages) -> Program:
     waits = _waits(ops, sent.compute, flying, free)
     over = np.maximum(ops.exit_ns, issued)
     return Program(ops.with_columns(enter_ns=issued, exit_ns=over, order=order), waits)
-
-
-def _is_beside_thread(ops: Columns) -> Array:
-    """Mask of operations that run beside the thread."""
-    behind = (ops.role == Role.GRADS) & reduces_behind(ops, ops.worker)
-    ahead = (ops.role == Role.PARAMS) & ~gathered_ahead(ops)
-    return np.asarray(np.isin(ops.role, MESSAGES) | behind | ahead)
 
 
 # -- times of issue --------------------------------------------------------------------------------
