@@ -715,3 +715,24 @@ def test_a_time_of_loading_before_that_of_the_step_is_not_the_steps(opened):
         for at in (49, 99)
     )
     assert list(seconds_of_steps(opened(text)).values()) == [0.49, 0.99]
+
+
+MICRO = "".join(
+    f"[2023-06-03 00:10:{at},345] [INFO] [logging.py:96:log_dist] [Rank 0] rank=0 time (ms) | "
+    f"forward_microstep: {at}00.0 | backward_microstep: 5000.0 | backward_inner_microstep: 4400.0 "
+    "| backward_allreduce_microstep: 600.0 | step_microstep: 0.05\n"
+    for at in (12, 13)
+)
+
+
+def test_timers_of_micro_batches_alone_are_taken_for_steps(opened):
+    trace = opened(MICRO)
+    assert seconds_of_steps(trace) == {(0, 1): 6.20005, (0, 2): 6.30005}
+    assert milliseconds(trace, 0) == pytest.approx([0, 1300, 4400, 600, 0.05])
+    assert any("are of micro-batches" in limit for limit in trace.limits)
+
+
+def test_timers_of_micro_batches_give_way_to_times_of_steps(opened):
+    trace = opened(MICRO + DEEPSPEED + MICRO)
+    assert seconds_of_steps(trace) == {(0, 20): 1.0, (0, 30): 2.0}
+    assert not any("micro-batches" in limit for limit in trace.limits)

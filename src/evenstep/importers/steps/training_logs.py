@@ -64,6 +64,7 @@ _MS = r"(\d{1,12}(?:\.\d{1,9})?)"
 _OF_RANK = re.compile(rf"^\s*rank\s+(\d{{1,7}}): {_MS}\s*$")
 _NAME = re.compile(r"^\s*([\w-]{1,60}):\s*$")
 _OF_ALL = re.compile(rf"^\s*([\w-]{{1,60}}) \.+: \(?(?:{_MS}, )?{_MS}\)?\s*$")
+_MICRO = "_microstep"
 _OF_ONE = re.compile(rf"([\w-]{{1,60}}): {_MS}")
 #: Of the timers that contain each other, those of a rank's own work and of its calls.
 _PHASES = {
@@ -87,7 +88,9 @@ class Timers:
 
     cells: dict[tuple[int, int], dict[Phase, float]] = field(default_factory=dict)  # rank, step; s
     spread: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # ms, of all ranks
-    lines: Counter[int] = field(default_factory=Counter)  # of one rank's timers, by rank
+    micro: dict[tuple[int, int], dict[Phase, float]] = field(default_factory=dict)  # of DeepSpeed's
+    # micro-batches, which are steps where no timers of steps are
+    lines: Counter[tuple[int, bool]] = field(default_factory=Counter)  # of one rank's timers
     open: bool = False  # whether timers of all ranks follow
     name: str = ""  # of the timer whose ranks follow
 
@@ -95,14 +98,17 @@ class Timers:
         """Take in a line after that of step `number`; None: each line of timers is a step."""
         if MARKS[1] in text:
             told = {name: float(value) for name, value in _OF_ONE.findall(text)}
+            if micro := all(name.endswith(_MICRO) for name in told):
+                told = {name.removesuffix(_MICRO): value for name, value in told.items()}
             if number is None and Phase.FORWARD not in map(_PHASES.get, told):
                 return
-            self.lines[rank] += 1
-            self._enter(rank, self.lines[rank] if number is None else number, told)
+            self.lines[rank, micro] += 1
+            at = self.lines[rank, micro] if number is None or micro else number
+            self._enter(self.micro if micro else self.cells, rank, at, told)
         elif "across ranks (ms):" in text:
             self.open = True
         elif self.open and (found := _OF_RANK.match(text)):
-            self._enter(int(found[1]), number or 0, {self.name: float(found[2])})
+            self._enter(self.cells, int(found[1]), number or 0, {self.name: float(found[2])})
         elif self.open and (found := _OF_ALL.match(text)):
             low, high = found[2] or "nan", found[3]
             self.spread.setdefault(found[1], []).append((float(low), float(high)))
@@ -110,14 +116,18 @@ class Timers:
             found = _NAME.match(text)
             self.open, self.name = bool(found), found[1] if found else ""
 
-    def _enter(self, rank: int, number: int, told: Mapping[str, float]) -> None:
-        cell = self.cells.setdefault((min(rank, MOST_RANKS), number), {})
+    @staticmethod
+    def _enter(
+        cells: dict[tuple[int, int], dict[Phase, float]], rank: int, number: int,
+        told: Mapping[str, float],
+    ) -> None:  # fmt: skip
+        cell = cells.setdefault((min(rank, MOST_RANKS), number), {})
         cell |= {_PHASES[name]: ms / 1e3 for name, ms in told.items() if name in _PHASES}
 
     def rows(self, whole_s: Mapping[int, float]) -> Iterator[tuple[int, int, float, float, int]]:
         """Rank, step, start (unknown), seconds and phase of each part. Where the length of a step
         is known, what its parts leave of it is communication, and forward includes input."""
-        for (rank, number), cell in self.cells.items():
+        for (rank, number), cell in (self.cells or self.micro).items():
             if not cell.keys() >= _WORK:
                 continue
             if number in whole_s:
@@ -129,6 +139,8 @@ class Timers:
 
     def limits(self) -> list[str]:
         """What the timers do not tell."""
+        if self.micro and not self.cells:
+            return ["timers of this log are of micro-batches: each is taken for a step"]
         known = any(cell.keys() >= _WORK for cell in self.cells.values())
         what = "" if known or not self.cells else "of parts that all ranks end together"
         if self.spread:
@@ -392,6 +404,8 @@ def read(sources: Sequence[SourceFile]) -> Trace:
     counted, lost_s = progress.rows(log.ticks, draft.limits) if log.ticks else ([], 0.0)
     log.rows += counted
     whole_s = {number: seconds for _, number, _, seconds in log.rows}
+    if log.rows:
+        log.timers.micro.clear()
     parts = list(log.timers.rows(whole_s if log.kind == _WITH_TIMERS else {}))
     if parts and log.kind != _WITH_TIMERS:  # some kinds number only some of their steps
         log.rows, log.kind = [], log.kind or "timers"
