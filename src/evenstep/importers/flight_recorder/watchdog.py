@@ -67,6 +67,11 @@ class Timeouts:
     status: dict[int, dict[str, Status]] = field(default_factory=dict)  # by rank and group
     stamp_ns: dict[int, int] = field(default_factory=dict)  # of a rank's first line
 
+    def take_all(self, source: SourceFile) -> None:
+        """Take in a log's lines."""
+        for line in lines(source.path):
+            self.take(line.text)
+
     def take(self, text: str) -> None:
         """Take in a line."""
         said, told = _TIMED_OUT.search(text), _STATUS.search(text)
@@ -160,12 +165,7 @@ def recognises(source: SourceFile) -> bool:
 def read(sources: Sequence[SourceFile]) -> Trace:
     """Read all logs as one trace. Raises `TraceError` where they do not tell the calls' groups."""
     draft, told = Draft(), Timeouts()
-
-    def taken(source: SourceFile) -> None:
-        for line in lines(source.path):
-            told.take(line.text)
-
-    for _ in usable(sources, draft.limits, taken):
+    for _ in usable(sources, draft.limits, told.take_all):
         pass
     try:
         told.place()

@@ -104,11 +104,11 @@ class Timers:
                 return
             self.lines[rank, micro] += 1
             at = self.lines[rank, micro] if number is None or micro else number
-            self._enter(self.micro if micro else self.cells, rank, at, told)
+            self._enter(rank, at, told, micro)
         elif "across ranks (ms):" in text:
             self.open = True
         elif self.open and (found := _OF_RANK.match(text)):
-            self._enter(self.cells, int(found[1]), number or 0, {self.name: float(found[2])})
+            self._enter(int(found[1]), number or 0, {self.name: float(found[2])})
         elif self.open and (found := _OF_ALL.match(text)):
             low, high = found[2] or "nan", found[3]
             self.spread.setdefault(found[1], []).append((float(low), float(high)))
@@ -116,12 +116,9 @@ class Timers:
             found = _NAME.match(text)
             self.open, self.name = bool(found), found[1] if found else ""
 
-    @staticmethod
-    def _enter(
-        cells: dict[tuple[int, int], dict[Phase, float]], rank: int, number: int,
-        told: Mapping[str, float],
-    ) -> None:  # fmt: skip
-        cell = cells.setdefault((min(rank, MOST_RANKS), number), {})
+    def _enter(self, rank: int, at: int, told: Mapping[str, float], micro: bool = False) -> None:
+        cells = self.micro if micro else self.cells
+        cell = cells.setdefault((min(rank, MOST_RANKS), at), {})
         cell |= {_PHASES[name]: ms / 1e3 for name, ms in told.items() if name in _PHASES}
 
     def rows(self, whole_s: Mapping[int, float]) -> Iterator[tuple[int, int, float, float, int]]:
@@ -216,11 +213,11 @@ class LogKind(NamedTuple):
         seconds = said.get("s", said.get("ms", np.nan) * kilo / 1e3)
         if said.get("rate"):
             seconds = 1.0 / said["rate"]
-        clock_s = said.get("wall", said.get("clock", np.nan) / 1e3)
+        clock_s, whole = said.get("wall", said.get("clock", np.nan) / 1e3), False
         if "sec" in said:
             clock_s = sum(said.get(name, 0) * long for name, long in _CLOCK.items())
-        stamp_s, whole = (0.0, False) if clock_s < LATEST_S else _stamp(text)
-        clock_s = clock_s if clock_s < LATEST_S else stamp_s
+        if not clock_s < LATEST_S:
+            clock_s, whole = _stamp(text)
         if np.isnan(seconds) and np.isnan(clock_s):
             return None
         return LogLine(int(step), seconds, clock_s, int(said.get("steps", 0)), int(epoch), whole)
