@@ -83,7 +83,10 @@ def table_file(source: SourceFile) -> TableFile | None:
     Raises `TraceError` where Parquet cannot be read, `MissingExtra` without DuckDB.
     """
     if source.head.startswith(PARQUET):
-        return TableFile(source.path, _parquet_names(source.path))
+        with _connection(source.path) as connection:
+            query = "SELECT name FROM parquet_schema(?)"
+            found = connection.execute(query, [escape(str(source.path))]).fetchall()
+        return TableFile(source.path, [str(name) for (name,) in found])
     head = source.head.removeprefix(BOM_UTF8).splitlines() or [b""]
     text = [line.decode("utf-8", "replace") for line in head]
     at = _names_at(text)
@@ -170,13 +173,6 @@ def read_table(
     if any(len(column) >= MOST_ROWS for column in columns):
         limits.append(f"{file.path}: only the first {MOST_ROWS} rows were read")
     return table
-
-
-def _parquet_names(path: Path) -> list[str]:
-    with _connection(path) as connection:
-        query = "SELECT name FROM parquet_schema(?)"
-        found = connection.execute(query, [escape(str(path))]).fetchall()
-    return [str(name) for (name,) in found]
 
 
 def _load(
@@ -269,7 +265,8 @@ def _of_json(file: TableFile, wanted: Mapping[str, str], limits: list[str]) -> d
     """The `wanted` columns of a file's JSON as texts, under their new names."""
     found: dict[str, list[str | None]] = {name: [] for name in wanted}
     wrong = 0
-    for text in _texts(file):
+    read = (line.text for line in islice(lines(file.path), MOST_ROWS) if line.text.strip())
+    for text in [_whole_text(file.path)] if file.json == "whole" else read:
         try:
             told = list(rows(_value(text)))
         except (msgspec.DecodeError, RecursionError):
@@ -282,14 +279,6 @@ def _of_json(file: TableFile, wanted: Mapping[str, str], limits: list[str]) -> d
     if wrong:
         limits.append(f"{file.path}: {wrong} lines that are not JSON objects were left out")
     return {wanted[name]: np.array(column, object) for name, column in found.items()}
-
-
-def _texts(file: TableFile) -> Iterator[str]:
-    """The texts of a file's JSON values, as far as there may be rows."""
-    if file.json == "whole":
-        yield _whole_text(file.path)
-        return
-    yield from (line.text for line in islice(lines(file.path), MOST_ROWS) if line.text.strip())
 
 
 def _whole_text(path: Path) -> str:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from evenstep.importers.draft import Draft
-from evenstep.importers.kineto.calls import CallArguments, GroupKey
+from evenstep.importers.kineto.calls import CallArguments
 from evenstep.importers.kineto.device import completion_of, compute_of, copies_of
 from evenstep.importers.kineto.file import KinetoFile
 from evenstep.importers.kineto.launches import QUEUED_NS
@@ -81,7 +81,9 @@ def _communication(draft: Draft, each: Profile, done: Completion) -> Columns:
     table = np.array(numbers, np.int64).reshape(len(calls), len(CallArguments._fields) - 1)
     said = Columns(dict(zip(CallArguments._fields[1:], table.T, strict=True)))
     message = np.isin(calls.op, [int(op) for op in MESSAGES])
-    groups = _groups(draft, each)
+    backend = str(info_of(each.file).get("backend") or "")
+    keys = dict.fromkeys(call.group for call in each.said)
+    groups = {key: -1 if key is None else draft.group(*key, backend) for key in keys}
     return Columns(
         rank=np.full(len(calls), each.place.rank),
         kind=np.where(message, int(Kind.POINT_TO_POINT), int(Kind.COLLECTIVE)),
@@ -115,13 +117,6 @@ def _entry_times(each: Profile, done: Completion) -> Array:
     entered = done.entered(calls.enter_ns, began, free, (calls.op == int(Op.RECV)) & ~sends)
     known = began != UNKNOWN_NS
     return np.where(known, entered, calls.enter_ns)
-
-
-def _groups(draft: Draft, each: Profile) -> dict[GroupKey | None, int]:
-    """Numbers of the groups; -1 of none."""
-    backend = str(info_of(each.file).get("backend") or "")
-    keys = dict.fromkeys(call.group for call in each.said)
-    return {key: -1 if key is None else draft.group(*key, backend) for key in keys}
 
 
 def _peers(calls: Columns, said: Columns) -> Array:

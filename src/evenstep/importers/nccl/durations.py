@@ -158,7 +158,9 @@ def _enter(draft: Draft, table: Columns) -> None:
             "different groups, and so which rank delayed which across groups, is not known"
         )
         runs[:] = ALONE
-        found = _place(table, call, _shares(table, call), runs)
+        group = table.group[begins(call)]  # of which training repeats its share in every step
+        share = ((positions_by_key(group) + 0.5) / np.bincount(group)[group])[call]
+        found = _place(table, call, share, runs)
     assert found is not None  # a single order of all calls has no cycle
     enter, end = (ORIGIN_NS + times for times in found[:2])
     names = draft.names
@@ -188,13 +190,6 @@ def _in_turn(table: Columns) -> bool:
     least = np.count_nonzero(new & ~other)
     ascending = bool((np.diff(by_group.group_seq)[~new] >= 0).all())
     return ascending and bool(changes > least or least == 0)
-
-
-def _shares(table: Columns, call: Array) -> Array:
-    """Share of its group's calls before each row, an order across groups: training repeats its
-    steps."""
-    group = table.group[begins(call)]
-    return np.asarray(((positions_by_key(group) + 0.5) / np.bincount(group)[group])[call])
 
 
 def _run(table: Columns, call: Array) -> Array:
