@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
 
-from evenstep.trace.trace import RankInfo, Trace
+from evenstep.trace.trace import Trace
 
 #: Facts of a run that identify user, command or host, and that no computation needs.
 PRIVATE = frozenset(
@@ -130,7 +130,11 @@ def anonymise_trace(trace: Trace, paths: Iterable[Path] = ()) -> tuple[Trace, Sc
     ranks = {
         rank: replace(
             info,
-            identity=_identity(info, scrub, boots[info.clock]),
+            identity={
+                **scrub.value(info.identity, without=PRIVATE),
+                "hostname": scrub.known.get(info.node.lower(), "") if info.node else "",
+                "boot_id": boots[info.clock],
+            },
             facts=scrub.value(info.facts, without=PRIVATE),
         )
         for rank, info in trace.ranks.items()
@@ -144,9 +148,3 @@ def anonymise_trace(trace: Trace, paths: Iterable[Path] = ()) -> tuple[Trace, Sc
         limits=[scrub.text(limit) for limit in trace.limits],
     )
     return hidden, scrub
-
-
-def _identity(info: RankInfo, scrub: Scrubber, boot: str) -> dict[str, Any]:
-    kept = {key: value for key, value in info.identity.items() if key not in PRIVATE}
-    host = scrub.known.get(info.node.lower(), "") if info.node else ""
-    return {**scrub.value(kept), "hostname": host, "boot_id": boot}

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from evenstep.errors import LayoutError, TraceError
+from evenstep.errors import LayoutError, TraceError, refuse_as
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.reader import SUMMARY
 
@@ -102,7 +102,8 @@ def read_manifest(folder: Path) -> Manifest:
     """Read `store.json`. Raises `TraceError` if it is damaged or names a file not in it."""
     path = folder / MANIFEST
     try:
-        document = path.read_bytes()
+        with refuse_as(TraceError, f"cannot read {path}"):
+            document = path.read_bytes()
         schema = msgspec.json.decode(document, type=_Schema).schema
         if schema != SCHEMA:
             raise LayoutError(
@@ -110,8 +111,6 @@ def read_manifest(folder: Path) -> Manifest:
                 "read it with the version that wrote it"
             )
         manifest = msgspec.json.decode(document, type=Manifest)
-    except OSError as error:
-        raise TraceError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise TraceError(f"{path} is damaged; store the run again") from error
     home = folder.resolve()
