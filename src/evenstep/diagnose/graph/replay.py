@@ -76,20 +76,15 @@ def replay(graph: Graph, changes: Sequence[Change]) -> Array:
 
     Each stretch of steps counts from the beginning of the trace's own; nan where a lane has no end.
     """
-    most = max(1, CELLS // max(len(graph.rows), 1))
-    parts = [
-        _replay_changes(graph, changes[first : first + most])
-        for first in range(0, len(changes), most)
-    ]
-    return np.concatenate([np.zeros((0, len(graph.steps), len(graph.ranks))), *parts])
-
-
-def _replay_changes(graph: Graph, changes: Sequence[Change]) -> Array:
-    for most, allowed in ((MOST_CHUNKS, ROUNDS), (1, len(graph.batch_of) + 1)):
-        run = _Run(graph, changes, _chunks(graph, most))
-        if run.agree(allowed):
-            break
-    return run.ends()
+    parts = [np.zeros((0, len(graph.steps), len(graph.ranks)))]
+    at_once = max(1, CELLS // max(len(graph.rows), 1))
+    for first in range(0, len(changes), at_once):
+        for most, allowed in ((MOST_CHUNKS, ROUNDS), (1, len(graph.batch_of) + 1)):
+            run = _Run(graph, changes[first : first + at_once], _chunks(graph, most))
+            if run.agree(allowed):
+                break
+        parts.append(run.ends())
+    return np.concatenate(parts)
 
 
 def _chunks(graph: Graph, most: int) -> list[Chunk]:
