@@ -259,17 +259,12 @@ def _collapse(case: Case, shape: Shape) -> _Collapse | None:
     quiet, basis = _expected_times(case, shape)
     limit = COLLAPSED * quiet + levels.SIGMAS * np.nan_to_num(case.transfers.of_kind("noise_ns"))
     mask = shape.rows & (rows.transfer_ns > limit)
-    if not mask.any() or _everything_slow(case, mask):
+    ratio = rows.transfer_ns / np.maximum(case.transfers.of_kind("quiet_ns"), 1)
+    others = np.isin(rows.step, rows.step[mask]) & ~np.isin(rows.op, MANY_TO_ONE)
+    contended = others.any() and np.median(ratio[others]) > levels.CHANGED  # they are slow, too
+    if not mask.any() or contended:
         return None
     return _Collapse(shape, mask, np.where(mask, rows.transfer_ns - quiet, 0.0), basis)
-
-
-def _everything_slow(case: Case, mask: Array) -> bool:
-    """Whether other operations of the same steps are slow, too: that is contention."""
-    rows = case.transfers.rows
-    ratio = rows.transfer_ns / np.maximum(case.transfers.of_kind("quiet_ns"), 1)
-    beside = np.isin(rows.step, rows.step[mask]) & ~np.isin(rows.op, MANY_TO_ONE)
-    return bool(beside.any() and np.median(ratio[beside]) > levels.CHANGED)
 
 
 def _expected_times(case: Case, shape: Shape) -> tuple[Array, str]:

@@ -38,11 +38,14 @@ def collapse(curve: Curve, unit: str, largest: Finding | None = None) -> list[Fi
     share, law, n, x = curve.lost, curve.law, curve.ranks, curve.throughput
     if len(n) < 2 or share.value < SMALLEST_SHARE:
         return []
+    coupled, shapes = law.coherency * n[-1] > law.contention, stretches(curve)
+    names = {each.shape for each in shapes}
+    odd = [shape for shape in ("oscillatory", "cliff") if shape in names]
     numbers: dict[str, Any] = {
         "most": n[-1], "last": x[-1], "fewest": n[0], "first": x[0], "unit": unit,
         "each": curve.efficiency,
-        "shapes": ", then ".join(f"{s.shape} from {s.begins:,} ranks" for s in stretches(curve)),
-        "why": _why(curve),
+        "shapes": ", then ".join(f"{each.shape} from {each.begins:,} ranks" for each in shapes),
+        "why": say(f"scaling_collapse.{[*odd, 'coupled' if coupled else 'serial'][0]}"),
         "largest": say(
             "scaling_collapse.largest",
             mode=largest.mode.replace("_", " "), share=largest.severity,
@@ -65,14 +68,6 @@ def collapse(curve: Curve, unit: str, largest: Finding | None = None) -> list[Fi
         ],
     )  # fmt: skip
     return [replace(finding, options=[*finding.options, *remedy])]
-
-
-def _why(curve: Curve) -> str:
-    n, law = float(curve.ranks[-1]), curve.law
-    shapes = [one.shape for one in stretches(curve)]
-    coupled = law.coherency * n * (n - 1) > law.contention * (n - 1)
-    named = [shape for shape in ("oscillatory", "cliff") if shape in shapes]
-    return say(f"scaling_collapse.{[*named, 'coupled' if coupled else 'serial'][0]}")
 
 
 def _project(curve: Curve) -> list[Projection]:
