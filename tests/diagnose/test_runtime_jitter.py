@@ -111,7 +111,7 @@ def stopped(*stops, slow=()):
     steps = trace.of_kind(Kind.STEP)
     for step, rank, _ in stops:
         end = int(steps.exit_ns[(steps["rank"] == rank) & (steps.step == step)][0])
-        beat = int(steps.enter_ns[(steps["rank"] == rank) & (steps.step == step)][0])
+        beat = int(steps.enter_ns[(steps["rank"] == rank) & (steps.step == step)][0]) - 50 * MS
         trace = with_rows(
             trace, rank=rank, kind=int(Kind.STOP), step=step, enter_ns=beat, exit_ns=end
         )
@@ -133,6 +133,11 @@ def test_stops_are_counted_and_other_delays_of_the_same_rank_stay_its_own():
     assert "was stopped 2 times, in the mean for 3 s" in first.cause
     assert (second.mode, second.where.ranks) == ("straggler", [2])
     assert second.when.steps == [(20, 20), (60, 60), (90, 90)]
+
+
+def test_a_stop_whose_last_beat_was_in_the_step_before_is_one():
+    finding = diagnose(stopped((60, 2, 2), slow=[(59, 2, 0.01)])).findings[0]
+    assert "was stopped once, for 2.0" in finding.cause
 
 
 def test_ranks_that_are_stopped_together_wait_for_nobody():

@@ -83,16 +83,17 @@ def _longer(case: Case, slow: Array) -> Phase:
 
 
 def _stopped(case: Case) -> list[Finding]:
-    """Processes of which no thread ran while other ranks waited."""
-    cells = case.delays.cells(Cause.STOP)
-    stood, number = case.mean_excess_ns(cells, Cause.STOP), int(cells.sum())
+    """Processes of which no thread ran while other ranks waited; one stop may be in two steps."""
+    cells, stood = case.delays.cells(Cause.STOP), float(case.delays.late_ns[Cause.STOP].sum())
+    stopped = case.trace.of_kind(Kind.STOP)["rank"]
+    number = int(np.isin(stopped, case.culprits(cells, Cause.STOP)).sum())
     return finding_of_late(
         case, "runtime_jitter.stopped", cells, Cause.STOP,
         numbers={
             "times": "once, for" if number == 1 else f"{number} times, in the mean for",
-            "stood": stood,
+            "stood": stood / max(number, 1),
         },
-        options=["stopped"], evidence=[Evidence("stopped", number * stood, 0, "ns")],
+        options=["stopped"], evidence=[Evidence("stopped", stood, 0, "ns")],
     )  # fmt: skip
 
 
