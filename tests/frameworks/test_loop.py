@@ -284,7 +284,7 @@ class Events:
 
 
 def test_a_callback_is_of_both_kinds_and_can_be_sent_to_a_spawned_rank():
-    made = loops.callback(Events, lambda: "argparse", "Namespace")("EvenstepCallback")
+    made = loops.callback("Made", Events, lambda: "argparse", "Namespace")("Made")
     sent = pickle.loads(pickle.dumps(made(out="here")))
     assert type(sent) is made
     assert isinstance(sent, Events)

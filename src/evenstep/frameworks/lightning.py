@@ -76,4 +76,6 @@ def _is_folder_set() -> bool:
         return True  # `attach` reports the error
 
 
-__getattr__ = callback(LightningEvents, lambda: PACKAGES[_package()] + ".callbacks", "Callback")
+__getattr__ = callback(
+    "EvenstepCallback", LightningEvents, lambda: PACKAGES[_package()] + ".callbacks", "Callback"
+)

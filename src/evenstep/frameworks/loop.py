@@ -27,13 +27,15 @@ from evenstep.trace.spool.layout import Phase
 log = logging.getLogger("evenstep")
 
 
-def callback(events: type, module_of: Callable[[], str], base: str) -> Callable[[str], Any]:
-    """The `__getattr__` of the events' module: it makes `EvenstepCallback` of the framework's own
+def callback(
+    wanted: str, events: type, module_of: Callable[[], str], base: str
+) -> Callable[[str], Any]:
+    """The `__getattr__` of the events' module: it makes the class `wanted` of the framework's own
     base class when that is first asked for, an attribute of the events' module so that it can be
     pickled. Raises `ImportError` without the framework."""
 
     def find(name: str) -> Any:
-        if name != "EvenstepCallback":
+        if name != wanted:
             raise AttributeError(f"module {events.__module__!r} has no attribute {name!r}")
         module = module_of()
         try:

@@ -46,4 +46,4 @@ class TrainerEvents:
         self._loop.reclassify(Phase.CHECKPOINT, self._before)
 
 
-__getattr__ = callback(TrainerEvents, lambda: "transformers", "TrainerCallback")
+__getattr__ = callback("EvenstepCallback", TrainerEvents, lambda: "transformers", "TrainerCallback")
