@@ -1,11 +1,13 @@
 """Many-to-one transfers that collapse by a known time."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.modes.fabric import _below_the_knee
 from evenstep.trace.spool.layout import Kind, Op
 from tests.diagnose.synthetic import MS, World, with_rows
 
@@ -81,3 +83,9 @@ def test_counters_of_the_collapsed_steps_are_joined(evidence):
     measured = evidence(diagnose(trace).findings[0])["tcp.retransmitted_segments_per_second"]
     # 1900 segments over the run
     assert measured == pytest.approx(1900e9 / (times[-1] - times[0]), rel=0.1)
+
+
+def test_collectives_that_took_no_time_are_no_division_by_it():
+    sizes, times = np.array([1.0, 2, 4, 1000]), np.array([0.0, 0, 0, 1e6])
+    line = _below_the_knee(SimpleNamespace(sizes=sizes, floors_ns=times))
+    assert np.isfinite(line.gBps)

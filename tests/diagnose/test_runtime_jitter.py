@@ -140,6 +140,11 @@ def test_a_stop_whose_last_beat_was_in_the_step_before_is_one():
     assert "was stopped once, for 2.0" in finding.cause
 
 
+def test_a_stop_before_the_judged_steps_is_not_counted():
+    finding = diagnose(stopped((1, 2, 3), (60, 2, 2))).findings[0]
+    assert finding.cause.startswith("rank 2 (node node0) was stopped once, for 2 s")
+
+
 def test_ranks_that_are_stopped_together_wait_for_nobody():
     together = diagnose(stopped(*((60, rank, 2) for rank in range(4))))
     assert not any("stopped" in finding.cause for finding in together.findings)

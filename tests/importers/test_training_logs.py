@@ -736,3 +736,12 @@ def test_timers_of_micro_batches_give_way_to_times_of_steps(opened):
     trace = opened(MICRO + DEEPSPEED + MICRO)
     assert seconds_of_steps(trace) == {(0, 20): 1.0, (0, 30): 2.0}
     assert not any("micro-batches" in limit for limit in trace.limits)
+
+
+def test_a_clock_in_whole_seconds_without_a_day_goes_on_after_midnight(opened):
+    text = "".join(
+        f"[{(23 + at // 60) % 24:02d}:{at % 60:02d}:07] step {at} loss 2.5\n" for at in range(120)
+    )
+    found = seconds_of_steps(opened(text))
+    assert set(found.values()) == {60.0}
+    assert {59, 61, 119} <= {step for _, step in found}

@@ -137,3 +137,18 @@ def test_any_text_gives_a_trace_or_a_sentence(tmp_path_factory, noise, begin, en
     path.write_text(STUCK[:begin] + noise + STUCK[end:])
     with suppress(EvenstepError):
         diagnose(open_trace([path]))
+
+
+def test_a_rank_in_calls_of_several_groups_is_in_all_of_them(opened):
+    text = timed_out(0, 11) + status(0, 13, 10) + timed_out(1, 5) + status(1, 5, 4, "PG 1")
+    trace = opened(text + timed_out(2, 11) + timed_out(2, 5))
+    assert sorted(group.ranks for group in trace.groups if group.ranks) == [(0, 2), (1, 2)]
+
+
+def test_a_training_log_whose_timeout_names_no_call_is_read_for_its_steps(opened):
+    old = timed_out(0, 11).replace("SeqNum=11, ", "")  # before torch 1.13
+    step = "[2026-05-08 12:00:10] iteration {at:8d}/ 9999 | elapsed time per iteration (ms): 9.5 |"
+    steps = "".join(step.format(at=at) + "\n" for at in range(9))
+    assert opened(steps + old).run["source"] == "training log (Megatron-LM)"
+    with pytest.raises(EvenstepError, match="a timeout that names no call: give its flight"):
+        opened(old)

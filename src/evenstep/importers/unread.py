@@ -27,6 +27,8 @@ _KNOWN = (
      "a profile of rocprofv3, without groups of collectives", _PROFILE),
     ((), rb"\bcomm op: |\bComm\. Op\b",
      "a log of DeepSpeed's communication, without ranks and steps", _PROFILE),
+    ((), rb"Watchdog caught collective operation timeout", "a log of a timeout that names no call",
+     "give its flight recorder's dumps (TORCH_NCCL_TRACE_BUFFER_SIZE=2000, nccl_trace_rank_*)"),
     ((), rb"waiting for remainder of ranks", "Horovod's word of a stall, without times: the ranks "
      "that it calls missing are waited for", "give its timeline (HOROVOD_TIMELINE)"),
     ((), rb"(?m)^Communicators\.\.\. ", "a report of NCCL's RAS, which names no call in the "

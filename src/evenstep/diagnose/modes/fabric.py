@@ -291,8 +291,9 @@ def _below_the_knee(shape: Shape) -> TransferLine | None:
         steepest = float(per_byte[knee - 1])  # of all below; latency included, so an upper bound
         if times[knee] > COLLAPSED * max(steepest * sizes[knee], float(times[knee - 1])):
             size, time = sizes[:knee], times[:knee]  # median slope of neighbours (Theil 1950)
-            slope = np.clip(np.median(np.diff(time) / np.diff(size)), 1e-6, time[-1] / size[-1])
-            return TransferLine(float(np.median(time - slope * size)), float(1 / slope))
+            most = max(float(time[-1] / size[-1]), 1e-6)
+            slope = float(np.clip(np.median(np.diff(time) / np.diff(size)), 1e-6, most))
+            return TransferLine(float(np.median(time - slope * size)), 1 / slope)
     return None
 
 

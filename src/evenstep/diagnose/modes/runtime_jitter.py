@@ -85,13 +85,14 @@ def _longer(case: Case, slow: Array) -> Phase:
 def _stopped(case: Case) -> list[Finding]:
     """Processes of which no thread ran while other ranks waited; one stop may be in two steps."""
     cells, stood = case.delays.cells(Cause.STOP), float(case.delays.late_ns[Cause.STOP].sum())
-    stopped = case.trace.of_kind(Kind.STOP)["rank"]
-    number = int(np.isin(stopped, case.culprits(cells, Cause.STOP)).sum())
+    stops = case.trace.of_kind(Kind.STOP)
+    mine = case.grid.cell(stops)[1] & np.isin(stops["rank"], case.culprits(cells, Cause.STOP))
+    number = max(int(mine.sum()), 1)
     return finding_of_late(
         case, "runtime_jitter.stopped", cells, Cause.STOP,
         numbers={
             "times": "once, for" if number == 1 else f"{number} times, in the mean for",
-            "stood": stood / max(number, 1),
+            "stood": stood / number,
         },
         options=["stopped"], evidence=[Evidence("stopped", stood, 0, "ns")],
     )  # fmt: skip

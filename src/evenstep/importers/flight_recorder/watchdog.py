@@ -24,7 +24,6 @@ from evenstep.trace.trace import Trace
 
 NAME = "log of a timeout"
 TAIL = 1 << 18  # bytes at a log's end that are searched: a job ends soon after its timeout
-_MARK = re.compile(rb"Watchdog caught collective operation timeout|ast enqueued (?:NCCL )?work: \d")
 _TIMED_OUT = re.compile(
     r"\[Rank (\d{1,7})\] Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d{1,15}),"
     r" OpType=(\w{1,40}),.{0,99}?Timeout\(ms\)=(\d{1,12})\) ran for (\d{1,12}) "
@@ -105,7 +104,8 @@ class Timeouts:
         for rank in self.calls.keys() - self.status.keys():
             for number in self.calls[rank]:
                 group = groups.get(number, ("", "unnamed"))
-                self.status[rank] = {group[0]: Status(group, number, number - 1)}
+                told = self.status.setdefault(rank, {})
+                told[group[0]] = Status(group, number, number - 1)
 
     def dumps(self, source: SourceFile) -> Iterator[Dump]:
         """The end of each rank's ring, as its status tells it."""
@@ -154,12 +154,14 @@ def _stamp_ns(text: str) -> int:
 
 
 def recognises(source: SourceFile) -> bool:
-    """Whether the head or the end of a log has a line of a timeout."""
-    if _MARK.search(source.head) or not source.path.is_file():
-        return bool(_MARK.search(source.head))
-    with source.path.open("rb") as file:
-        file.seek(max(file.seek(0, 2) - TAIL, 0))
-        return bool(_MARK.search(file.read(TAIL)))
+    """Whether the head or the end of a log has a line of a timeout that can be read."""
+    parts = [source.head]
+    if source.path.is_file():
+        with source.path.open("rb") as file:
+            file.seek(max(file.seek(0, 2) - TAIL, 0))
+            parts.append(file.read(TAIL))
+    texts = [each.decode("latin-1") for each in parts]
+    return any(_TIMED_OUT.search(each) or _STATUS.search(each) for each in texts)
 
 
 def read(sources: Sequence[SourceFile]) -> Trace:

@@ -497,7 +497,7 @@ def _enter(log: Log, rank: int, said: LogLine) -> None:
         base = before
     said = said._replace(number=said.number + base)
     coarse = said.whole and np.isnan(said.seconds) and said.number >= before
-    if coarse and said.clock_s - clock_s < progress.COARSE_S:
+    if coarse and abs(said.clock_s - clock_s) < progress.COARSE_S:  # at midnight it falls
         return
     if said.number < before or said.clock_s != clock_s:  # several lines may have the same second
         log.last[rank] = said.number, said.clock_s, max(said.epoch, epoch), base
