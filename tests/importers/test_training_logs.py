@@ -745,3 +745,11 @@ def test_a_clock_in_whole_seconds_without_a_day_goes_on_after_midnight(opened):
     found = seconds_of_steps(opened(text))
     assert set(found.values()) == {60.0}
     assert {59, 61, 119} <= {step for _, step in found}
+
+
+@pytest.mark.parametrize("tag", ["0: [default{rank}]:", "0: 12:00:00 [1,{rank}]<stdout>:"])
+def test_a_launchers_tag_goes_before_the_task_that_started_it(opened, tag):
+    line = "{tag} iteration {at:8d}/ 9999 | elapsed time per iteration (ms): 9.5 |"
+    ranks, steps = (0, 1, 2), range(3)
+    rows = [line.format(tag=tag.format(rank=rank), at=at) for at in steps for rank in ranks]
+    assert set(opened("\n".join(rows)).ranks) == set(ranks)

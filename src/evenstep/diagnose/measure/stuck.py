@@ -283,9 +283,8 @@ def _place(trace: Trace, events: Columns, waiting: Columns) -> Stuck | None:
     entered = events.select((events.group == group) & (events.group_seq == sequence))
     calls = {int(r): call_of(entered, i) for i, r in enumerate(entered["rank"])}
     named = events.select((events.group == group) & (events.name > 0)).sorted_by("enter_ns")
-    seen = (
-        call_of(named.select(slice(-HISTORY, None)), i) for i in range(min(len(named), HISTORY))
-    )
+    named = named.select(slice(-HISTORY, None))
+    seen = (call_of(named, index) for index in range(len(named)))
     sites = {call[:3]: call.name for call in seen}  # of calls alike: those of few steps are known
     calls = {r: one._replace(name=one.name or sites.get(one[:3], 0)) for r, one in calls.items()}
     common, different = _different(calls)

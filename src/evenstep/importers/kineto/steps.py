@@ -151,7 +151,6 @@ def _marked_phases(file: KinetoFile, steps: Steps) -> Columns:
     marking = file.by_name(lambda name: name.startswith(_MARKING_OPERATORS), rows.name)
     marking &= rows.row == int(RowKind.OPERATOR)
     usable = (marking | (rows.row == int(RowKind.ANNOTATION))) & (code >= 0)
-    usable &= rows.end_ns > rows.start_ns
     rows = rows.select(usable)
     return _table(code[usable], rows.start_ns, rows.end_ns, steps)
 

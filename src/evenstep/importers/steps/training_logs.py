@@ -39,12 +39,14 @@ LONGEST = 16_384  # characters of a line that are examined: verl prints all metr
 _FEWEST = 2  # lines of steps in a training log
 _WITH_TIMERS = "Megatron-LM"  # prints the timers of a step after its line
 
-#: The rank at the beginning of a line (`[rank3]`, `3: `, `[1,3]:`), or the tag of a launcher, also
-#: after a time stamp: `[default3]:` of torchrun, which begins with the role of the worker;
-#: `[1,3]<stdout>:` and `[3]<stdout>:` of mpirun and horovodrun.
+#: The rank at the beginning of a line (`[rank3]`, `3: `, `[1,3]:`), which may be a task's of srun;
+#: before it goes the tag of a launcher, also after a time stamp: `[default3]:` of torchrun, which
+#: begins with the role of the worker; `[1,3]<stdout>:` and `[3]<stdout>:` of mpirun and horovodrun.
+_RANK = re.compile(
+    r"\s{0,8}(?:\[(?i:rank|default) ?(\d{1,7})\]:?|(\d{1,7}): |\[\d{1,4},(\d{1,7})\]:)"
+)
 _TAG = re.compile(
-    r"^\s{0,8}(?:\[(?i:rank|default) ?(\d{1,7})\]:?|(\d{1,7}): |\[\d{1,4},(\d{1,7})\]:)"
-    r"|\[(?:rank|default|trainer|worker)(\d{1,7})\]:|\[(?:[\w.@-]{1,80},)?(\d{1,7})\]<std\w{3}>:"
+    r"\[(?:rank|default|trainer|worker)(\d{1,7})\]:|\[(?:[\w.@-]{1,80},)?(\d{1,7})\]<std\w{3}>:"
 )
 #: The rank in a program's own words, before any launcher's: `[Rank 3]`, `(rank=3)`.
 _OWN = re.compile(r"[\[(]rank[ =:]{1,2}(\d{1,7})(?:/\d{1,7})?[\])]", re.IGNORECASE)
@@ -462,7 +464,7 @@ def _read_file(log: Log, source: SourceFile, own: int) -> None:
 
 def _take(log: Log, text: str, own: int) -> None:
     """Take in one line, if it has a step. Progress bars are used only without other lines."""
-    tag = _OWN.search(text, 0, _TAGGED) or _TAG.search(text, 0, _TAGGED)
+    tag = _OWN.search(text, 0, _TAGGED) or _TAG.search(text, 0, _TAGGED) or _RANK.match(text)
     rank = int(next(filter(None, tag.groups()), own)) if tag else own
     said: LogLine | None = None
     kind = "MLPerf" if _MLLOG in text else ""
