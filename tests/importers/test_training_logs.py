@@ -662,11 +662,20 @@ def test_whole_seconds_tell_the_mean_of_half_a_minute(opened):
 
 
 def test_a_trainers_own_words_go_before_stamps_and_these_before_a_progress_bar(opened):
-    stamped = "".join(f"2026-05-08 12:00:{at}.5 step {at} loss 2.5\n" for at in (10, 20))
+    stamped = "".join(f"2026-05-08 12:00:{at}.5 step {at} loss 2.5\n" for at in range(10, 60))
     assert opened(TRAINER + stamped).run["source"] == "training log (stamped lines)"
     assert opened(stamped + TRAINER).run["source"] == "training log (stamped lines)"
     assert opened(stamped + MEGATRON).run["source"] == "training log (Megatron-LM)"
     assert opened(MEGATRON + stamped).run["source"] == "training log (Megatron-LM)"
+
+
+@pytest.mark.parametrize("where", [0, 30, 60])
+def test_a_stamped_line_beside_a_bar_leaves_the_bars_steps(opened, where):
+    lines = [bar(at, 200, at * 1.5) for at in range(1, 61)]
+    lines.insert(where, "2026-05-08 12:00:00 INFO best loss 2.31 at step 40\n")
+    trace = opened("".join(lines))
+    assert trace.run["source"] == "training log (progress bar)"
+    assert list(seconds_of(trace).values()) == pytest.approx([1.5] * len(seconds_of(trace)), 0.04)
 
 
 def test_the_clock_of_ms_swift_is_in_whole_seconds(opened):

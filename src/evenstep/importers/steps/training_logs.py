@@ -400,6 +400,10 @@ def read(sources: Sequence[SourceFile]) -> Trace:
     for _ in usable(sources, draft.limits,
                     lambda source: _read_file(log, source, by_path[source.path])):  # fmt: skip
         pass
+    if log.kind == STAMPED and len(log.rows) >= len(log.ticks):
+        log.ticks.clear()
+    elif log.kind == STAMPED and log.ticks:  # a bar that times more than such lines
+        log.rows, log.kind = [], BAR
     counted, lost_s = progress.rows(log.ticks, draft.limits) if log.ticks else ([], 0.0)
     log.rows += counted
     whole_s = {number: seconds for _, number, _, seconds in log.rows}
@@ -477,11 +481,11 @@ def _take(log: Log, text: str, own: int) -> None:
     if said is None:
         number = log.rows[-1][1] if log.kind == _WITH_TIMERS and log.rows else None
         log.timers.take(text[tag.end() :] if tag else text, rank, number)
-    if said is None or _trust(kind) < _trust(log.kind):
+    if said is None or (_trust(kind) < _trust(log.kind) and (kind, log.kind) != (BAR, STAMPED)):
         return
     if _trust(kind) > _trust(log.kind):
-        log.ticks, log.rows, log.last = [], [], {}
-    log.kind = kind
+        log.ticks, log.rows, log.last = log.ticks if kind == STAMPED else [], [], {}
+    log.kind = max(log.kind, kind, key=_trust)
     if rank < MOST_RANKS and kind in KINDS and KINDS[kind].coarse and said.clock_s < LATEST_S:
         log.ticks.append(progress.Tick(rank, said.number, said.total, said.clock_s))
     elif rank < MOST_RANKS:
