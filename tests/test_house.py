@@ -20,17 +20,17 @@ LISTS = {"cli", "diagnose/modes", "scenario/presets"}
 MOST_OF_A_PREFIX = 3
 #: Lines a package may have. Raised only with a reason beside it.
 BUDGET = {
-    "agent": 6487,  # the token between hosts and on storage, one store client a node,
+    "agent": 6453,  # the token between hosts and on storage, one store client a node,
     # intervals of lateness, and windows that end with a step's first collective came;
     # what an action did is written when it is ended; events of compiled hooks reach the account;
     # a step marked beside an optimizer counts once; a file closed by the job is not ours any more,
     # nor is the account that compiled code reads; collections that are called are told apart;
     # a step's end is paid from its first instruction; a rank that hangs in it has a store; frames
     # of a running thread are read with the collector off
-    "attachment": 537, "cli": 4624, "compiled": 220,  # what needs no package
+    "attachment": 534, "cli": 4609, "compiled": 220,  # what needs no package
     # is listed without any; a rank that raised is told before its libraries have ended, and who
     # left first before those that lost it; a command that failed before it attached is told
-    "diagnose": 16125,  # no device begins what its host has yet to issue, in a replay too;
+    "diagnose": 15730,  # no device begins what its host has yet to issue, in a replay too;
     # kernels held by their queue are told from compute that waits; a device that lags by its last
     # kernel alone is idle; ranks of one program are late together; dumps tell what a queue hid;
     # gathers that hosts hold back, waits in a circle, roots that wait, files that are cut; work
@@ -40,25 +40,25 @@ BUDGET = {
     # only; who computes more waits more for a core; what acts already is known to the remedies;
     # messages run in the order of their stream; drivers tell for how long devices work; a thread
     # that holds the interpreter's lock is named
-    "doctor": 1829,
-    "explain": 670,
-    "export": 1396,  # a full disk leaves no part of an export; alerts are
+    "doctor": 1815,
+    "explain": 633,
+    "export": 1362,  # a full disk leaves no part of an export; alerts are
     # posted here
-    "frameworks": 530,  # an observed engine or model is not kept alive
-    "hooks": 4822,  # batches of messages on devices; compiled code ends a step and
+    "frameworks": 534,  # an observed engine or model is not kept alive; one maker of callbacks
+    "hooks": 4692,  # batches of messages on devices; compiled code ends a step and
     # hooks functions of Python; a call is compared with none and with one passed on, in turns
-    "host": 1627,  # what the processes that ranks have started ask of the cores
+    "host": 1605,  # what the processes that ranks have started ask of the cores
     "pacing": 1597,
-    "probe": 1630,  # children that were started end when a later one cannot start
-    "report": 2932,  # steps that grow longer are told, also of a run that is healthy; and a number
+    "probe": 1623,  # children that were started end when a later one cannot start
+    "report": 2916,  # steps that grow longer are told, also of a run that is healthy; and a number
     # neither better nor worse has no word in a comparison; steps of one rank alone are told
-    "reproduce": 1364,  # what a gather of ZeRO-3 took in 2021; many steps at once
-    "scenario": 1161,  # a layout that a kind of work does not have is refused, a field without
+    "reproduce": 1363,  # what a gather of ZeRO-3 took in 2021; many steps at once
+    "scenario": 1167,  # a layout that a kind of work does not have is refused, a field without
     # effect is told, and what contradicts itself
-    "simulate": 8554,  # other schedules and hybrid shards are calibrated, interleaved stages and
+    "simulate": 8467,  # other schedules and hybrid shards are calibrated, interleaved stages and
     # accumulation too; rings lie side by side on nodes of unequal size, on cards of their own
-    "statistics": 792,  # tails of noise came from diagnose; pulses' chance over all periods
-    "importers": 10229,  # XPlane, OTF2 and TensorBoard's files came in; calls in order, shards;
+    "statistics": 775,  # tails of noise came from diagnose; pulses' chance over all periods
+    "importers": 10244,  # XPlane, OTF2 and TensorBoard's files came in; calls in order, shards;
     # operations of a table by any name; partial reads of tables and timelines are said; groups that
     # no profile states follow from who leaves together; durations of a flight recorder's dumps;
     # calls of a table of durations that run behind others; calls of a dump lie where the rounds of
@@ -68,18 +68,18 @@ BUDGET = {
     # is known but not read; marks of a profile that overlap; progress bars, and what each kind of
     # log's times are the mean of; tags of more launchers, clocks of resumed runs, tables of
     # monitors and benchmarks, which are none of steps; workers told by where they run, comments
-    # above tables and quoted numbers
-    "trace": 5816,  # what facts of a spool must look like is checked where they are read;
+    # above tables and quoted numbers; lines of a watchdog, stamped lines of any loop
+    "trace": 5733,  # what facts of a spool must look like is checked where they are read;
     # which operations of a table follow which, and how it reduces, stands here for both; an event
     # table is a class of its own, in memory or on disk; whether a spool's process lives is one rule
     # and so is whether a descriptor is still ours; rows are numbered and grouped by their keys
     # here; groups that share a name are told apart by their ranks; unlike calls make a step where
     # their repeating is no chance
-    "watch": 1614,  # the live page's words are made here, no longer by a script of its own; a
+    "watch": 1584,  # the live page's words are made here, no longer by a script of its own; a
     # preempted attempt is called so
     "workers": 279,
 }  # fmt: skip
-WHOLE = 75_971
+WHOLE = 75_076
 
 
 def imports(name):
