@@ -206,6 +206,18 @@ def test_a_rank_that_ends_early_has_the_steps_up_to_its_end_if_they_are_not_few(
     assert set(steps["rank"].tolist()) == {0, 1}
 
 
+@pytest.mark.parametrize(("marks", "last"), [([-1], STEPS), ([5], STEPS), (range(STEPS), 0)])
+def test_few_marks_or_a_rank_that_ends_in_its_first_step_give_no_steps(marks, last):
+    program = Program(2)
+    for step in range(STEPS):
+        program.call(step, 50, "world", (0, 1) if step <= last else (0,))
+    for step in marks:
+        end = (1000 + (step + 1) * STEP_MS) * MS
+        program.draft.rows(0, kind=int(Kind.STEP), enter_ns=end - STEP_MS * MS, exit_ns=end)
+    trace = program.draft.trace({})
+    assert with_shared_steps(trace) is trace
+
+
 def test_a_last_step_whose_collective_nobody_left_is_no_step():
     program = Program(2)
     for step in range(STEPS):

@@ -73,11 +73,11 @@ def with_shared_steps(trace: Trace) -> Trace:
     called = np.searchsorted(calls.begun[calls.of(lead)], steps.exit_ns)
     cuts, first = np.unique(called[called > 0] - 1, return_index=True)
     numbers, times = steps.step[called > 0][first].astype(np.int64), {}
-    for place, cut in _of_all(calls, lead, cuts).items():
+    for place, cut in (_of_all(calls, lead, cuts) if len(cuts) > FEWEST_STEPS else {}).items():
         cut = cut[: 1 + int(np.append(np.diff(cut) <= 0, True).argmax())]  # up to the rank's end
-        ends = calls.between(place, cut[: _whole(cut, calls.ended[calls.of(place)])])
-        if calls.ranks[place] not in marking and len(ends) > FEWEST_STEPS:
-            times[place] = ends
+        many = _whole(cut, calls.ended[calls.of(place)]) if len(cut) > FEWEST_STEPS else 0
+        if calls.ranks[place] not in marking and many > FEWEST_STEPS:
+            times[place] = calls.between(place, cut[:many])
     if not times:
         return trace
     found = _divided(trace, trace.events, calls, times, numbers)
