@@ -1,11 +1,14 @@
 """The rank's pulse, and the exception that ends it."""
 
+import ctypes
 import gc
 import os
+import resource
 import signal
 import sys
 import time
 import weakref
+from types import SimpleNamespace
 
 import pytest
 
@@ -69,6 +72,7 @@ def rested(monkeypatch, recorder, *, lasted_ns, ran_ns):
     for name, later in clocks.items():
         times = iter([0, later, later])
         monkeypatch.setattr(time, name, lambda times=times: next(times))
+    monkeypatch.setattr(resource, "getrusage", lambda _: SimpleNamespace(ru_nvcsw=0))
     heartbeat = Heartbeat(recorder)
     monkeypatch.setattr(heartbeat._bell, "wait", lambda _: lasted_ns == 0)
     return heartbeat._rest_here(100_000_000, 0, -1)
@@ -79,6 +83,19 @@ def test_a_rest_that_lasts_a_beat_too_long_while_no_thread_ran_was_a_stop(monkey
     assert rested(monkeypatch, recorder, lasted_ns=late_ns, ran_ns=0) == late_ns
     assert rested(monkeypatch, recorder, lasted_ns=late_ns, ran_ns=1) == 0  # a lock was held
     assert rested(monkeypatch, recorder, lasted_ns=late_ns - 1, ran_ns=0) == 0
+
+
+def test_waiting_for_the_interpreters_lock_is_no_stop(recorder, spool):
+    """A library that sleeps and keeps the lock: its process uses no processor time either."""
+    beats = Heartbeat(recorder)
+    beats.start()
+    time.sleep(0.3)
+    ctypes.PyDLL(None).usleep(900_000)
+    time.sleep(0.3)
+    beats.stop(5)
+    spool.flush()
+    records = read_spool(spool.path).records
+    assert not [one for one in records if one["kind"] == Kind.STOP]
 
 
 def test_a_stopped_process_records_for_how_long_it_stood(recorder, spool):
