@@ -231,6 +231,18 @@ def test_a_live_run_in_the_middle_of_a_step_does_not_hang():
     assert any("rank 0 did not end its trace" in limit for limit in diagnosis.limits)
 
 
+@pytest.mark.parametrize(("steps_long", "found"), [(0.9, False), (1.5, True), (15, True)])
+def test_differing_calls_hang_once_they_outlast_the_longest_step(steps_long, found):
+    """Nothing completes them: to be told from ranks on their way they need no 20 steps."""
+    world, step_ns = World(pace=10), 650 * MS
+    rows = {**{rank: {} for rank in range(4)}, 2: {"op": Op.BARRIER}}
+    trace = hung(world, rows, heard=int(steps_long * step_ns))
+    named = [item.where.ranks for item in diagnose(trace).findings if item.mode == "hang"]
+    assert named == ([[2]] if found else [])
+    only_late = hung(world, {0: {}, 1: {}, 3: {}}, heard=int(steps_long * step_ns))
+    assert "hang" not in {item.mode for item in diagnose(only_late).findings}
+
+
 def test_a_run_that_hung_in_its_first_step_is_diagnosed():
     trace = hung(World(steps=1), {0: {}, 2: {}, 3: {}})
     trace.events = trace.events.select(trace.events.kind != int(Kind.STEP))
