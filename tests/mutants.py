@@ -6,7 +6,7 @@ One change a time, drawn by chance from all there are in a package: a comparison
 number, a condition turned round, a result or a statement left out. Which tests a line needs is
 learned first, from one run of the package's tests under coverage, and kept until its sources or
 tests change; a line that only processes run by tests execute gets the package's `jobs`. A test that
-fails with a change counts where it passes without, behind the same tests, and fails with it again.
+fails with a change counts where it passes without, alone or behind the same tests, and fails again.
 What is changed lies in a copy of the tree. Settings in capitals, texts, what an exception says and
 annotations are let be: they are choices, not logic.
 """
@@ -291,6 +291,10 @@ def _name(fixture: Any) -> str:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    pytest_collectreport(report)
+
+
+def pytest_collectreport(report: pytest.TestReport | pytest.CollectReport) -> None:
     if report.failed:
         _failed.add(report.nodeid)
         if file := os.environ.get(CULPRIT):
@@ -406,12 +410,11 @@ class Trials:
             if ended == 0:
                 return False
             culprit = self._culprit.read_text() if self._culprit.exists() else ""
-            at = [place for place, one in enumerate(tests) if culprit.startswith(one)]
-            until = [*tests[: at[0]], culprit] if at else tests
-            if self._are_sound(until):
-                with self._changed(mutant):
-                    if self._ended(until) != 0:
-                        return True
+            for until in _reruns(tests, culprit):
+                if self._are_sound(until):
+                    with self._changed(mutant):
+                        if self._ended(until) != 0:
+                            return True
             tests = [one for one in tests if one not in (culprit, culprit.partition("::")[0])]
             if not culprit:
                 return False
@@ -469,6 +472,16 @@ class Trials:
             del sys.modules[name]
         options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "tests.mutants", "-m", "not clock"]
         return int(pytest.main([*options, *tests]))
+
+
+def _reruns(tests: list[str], culprit: str) -> list[list[str]]:
+    """What to run again: the test that failed alone, as that is quick, then behind those before."""
+    same = (one.startswith(culprit) or culprit.startswith(one) for one in tests)
+    place = next((place for place, one in enumerate(same) if one), None) if culprit else None
+    if place is None:
+        return [tests]
+    alone = max(culprit, tests[place], key=len)  # the other may be a file
+    return [[alone], *([[*tests[:place], alone]] if place else [])]
 
 
 def _queued_s(session: int) -> float:

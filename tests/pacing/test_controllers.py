@@ -201,3 +201,26 @@ def test_a_window_grows_while_the_rule_holds_in_half_of_its_steps_at_most(held, 
         delay = MS if step < held else 0
         rule.learn(StepObservation(step, 100 * MS, 90 * MS, wait, delay_ns=delay), due=True)
     assert propose(rule) == (0, reason)
+
+
+def test_a_papers_window_doubles_while_passive_and_halves_while_holding() -> None:
+    rule, step, seen = PaperRule(), 0, []
+    for held in [False] * 5 + [True] * 4:
+        for _ in range(rule._size):
+            delay = MS if held else 0
+            rule.learn(StepObservation(step, 100 * MS, 90 * MS, 9, delay_ns=delay), due=True)
+            step += 1
+        seen.append(rule._size)
+    assert seen == [64, 128, 256, 256, 256, 128, 64, 32, 32]
+
+
+def test_a_papers_threshold_is_raised_and_lowered_within_its_range() -> None:
+    rule, step, seen = PaperRule(), 0, []
+    for held, wait in [(True, 8)] * 8 + [(True, 7), (False, 7), (False, 9)]:
+        for _ in range(rule._size):
+            delay = MS if held else 0
+            rule.learn(StepObservation(step, 100 * MS, 90 * MS, wait, delay_ns=delay), due=True)
+            step += 1
+        seen.append(rule._factor)
+    raised = [min(8.0, 1.5**n) for n in range(8)]  # the first has none before it
+    assert seen == pytest.approx([*raised, 8.0, 7.2, 6.48])

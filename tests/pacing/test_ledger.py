@@ -1,8 +1,10 @@
+import json
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.pacing import StepObservation
-from evenstep.pacing.account import RankLedger
+from evenstep.pacing.account import RankLedger, TrialVerdict
 
 TRANSFER = 50
 RANKS = 3
@@ -91,3 +93,11 @@ def test_a_step_may_be_held_for_what_is_left() -> None:
     assert ledger.room_ns == 150
     book(ledger, seen(0, delay_ns=160))  # overslept: 10 beyond, and 1,000 ns of steps give 10
     assert ledger.room_ns == 0
+
+
+def test_a_verdict_is_plain_json_with_and_without_an_interval() -> None:
+    known = TrialVerdict("pays", 7, 0.1, 0.05, 0.15)
+    assert known.plain == {"word": "pays", "pairs": 7, "gain": 0.1, "low": 0.05, "high": 0.15}
+    for open_ended in (known._replace(low=-float("inf")), known._replace(high=float("inf"))):
+        assert open_ended.plain == {**known.plain, "low": None, "high": None}
+        json.dumps(open_ended.plain, allow_nan=False)

@@ -315,6 +315,7 @@ def test_a_lone_odd_batch_is_left_out_however_often_and_two_in_a_row_are_a_chang
         (2 * SHORTEST_DELAY_NS, SHORTEST_DELAY_NS - 1, 0),
         (SHORTEST_DELAY_NS, SHORTEST_DELAY_NS, SHORTEST_DELAY_NS),
         (SHORTEST_DELAY_NS - 1, SHORTEST_DELAY_NS, 0),
+        (1, SHORTEST_DELAY_NS, 0),
         (0, SHORTEST_DELAY_NS, 0),
     ],
 )
@@ -322,3 +323,25 @@ def test_nobody_is_held_beyond_the_bound_or_for_less_than_is_worth_it(wanted, bo
     made = pacer()
     made.bound_ns = bound
     assert made._bounded(wanted, Reason.SLACK)[0] == held
+
+
+def test_a_decision_says_which_limit_it_fell_to() -> None:
+    made = pacer(guarded=True)
+    made.bound_ns = 4 * SHORTEST_DELAY_NS
+    made.ledger.credit_ns = 4 * 2 * SHORTEST_DELAY_NS  # of 4 ranks
+    some = 3 * SHORTEST_DELAY_NS
+    assert made._bounded(some, Reason.SLACK) == (2 * SHORTEST_DELAY_NS, Reason.SLACK)
+    made.ledger.loss_ns = 2 * SHORTEST_DELAY_NS - 1
+    assert made._bounded(some, Reason.SLACK) == (0, Reason.LEDGER)
+    assert made._bounded(1, Reason.SLACK) == (0, Reason.BALANCED)
+    assert made._bounded(0, Reason.LAST) == (0, Reason.LAST)
+
+
+@pytest.mark.parametrize(("wish", "wanted"), [(SHORTEST_DELAY_NS, True), (9_999, False)])
+def test_a_trial_is_wanted_for_the_shortest_delay_there_is(monkeypatch, wish, wanted) -> None:
+    made = pacer(guarded=True)
+    drive(made, range(20))
+    monkeypatch.setattr(made._controller, "propose", lambda **_: (wish, Reason.SLACK))
+    decided = made.decide(20)
+    assert (decided.delay_ns, made.trial.wanted) == (0 if wanted else wish, wanted)
+    assert decided.reason is (Reason.GUARD_OFF if wanted else Reason.SLACK)
