@@ -156,6 +156,8 @@ class Changes(ast.NodeTransformer):
         self.wanted, self.found = wanted, []  # type: ignore[var-annotated]
 
     def visit(self, node: ast.AST) -> Any:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            return node
         for variant in variants(node):
             self.found.append((node, variant))
             if len(self.found) - 1 == self.wanted:
@@ -163,8 +165,6 @@ class Changes(ast.NodeTransformer):
         if isinstance(node, ast.Raise | ast.JoinedStr | ast.Import | ast.ImportFrom):
             return node
         if isinstance(node, ast.keyword) and node.arg == "strict":  # as an assertion is
-            return node
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             return node
         if isinstance(node, ast.Assign | ast.AnnAssign) and _setting(node):
             return node

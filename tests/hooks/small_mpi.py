@@ -40,7 +40,7 @@ def small_mpi():
     """A module like `mpi4py.MPI`, with classes of its own; `made` lists the calls it has got."""
     made = []
 
-    class Refused(Exception):
+    class RefusedError(Exception):
         pass
 
     def call(name, answer):
@@ -48,7 +48,7 @@ def small_mpi():
             """Of MPI."""
             made.append((name, args, kwargs))
             if any(one is REFUSED for one in args):
-                raise Refused(name)
+                raise RefusedError(name)
             return answer(owner)
 
         method.__name__ = name
@@ -98,9 +98,10 @@ def small_mpi():
     mpi = SimpleNamespace(
         Comm=Comm, Intracomm=intra, Topocomm=type("Topocomm", (intra,), {}),
         Intercomm=type("Intercomm", (Comm,), {"Merge": call("Merge", lambda _: Comm(9))}),
-        Cartcomm=type("Cartcomm", (intra,), {}), Request=Request, Status=Status, Exception=Refused,
-        PROC_NULL=NOBODY, ANY_SOURCE=ANYBODY, ANY_TAG=ANY_TAG, COMM_NULL=None, UNDEFINED=-9,
-        COMM_WORLD=Comm(0, (0, 1, 2, 3), "MPI_COMM_WORLD"), made=made, result=None, handle=5,
+        Cartcomm=type("Cartcomm", (intra,), {}), Request=Request, Status=Status,
+        Exception=RefusedError, PROC_NULL=NOBODY, ANY_SOURCE=ANYBODY, ANY_TAG=ANY_TAG,
+        COMM_NULL=None, UNDEFINED=-9, COMM_WORLD=Comm(0, (0, 1, 2, 3), "MPI_COMM_WORLD"),
+        made=made, result=None, handle=5,
         Is_initialized=lambda: mpi.initialized, Is_finalized=lambda: mpi.finalized,
         initialized=True, finalized=False, Get_library_version=lambda: "Small 1\nbuilt\0",
         Init=lambda: "started", Init_thread=lambda: "started",

@@ -127,8 +127,9 @@ def test_a_gate_is_asked_before_each_collective_and_its_failure_is_ours(scene):
 
 
 @pytest.mark.parametrize(
-    ("name", "args"), [("Bcast", (ROW, 0, REFUSED)), ("Ibarrier", (REFUSED,)), ("Send", (ROW, 1, 2, REFUSED))]
-)  # fmt: skip
+    ("name", "args"),
+    [("Bcast", (ROW, 0, REFUSED)), ("Ibarrier", (REFUSED,)), ("Send", (ROW, 1, 2, REFUSED))],
+)
 def test_a_call_that_mpi_refuses_ends_as_failed_and_raises_for_the_program(scene, name, args):
     with pytest.raises(scene.mpi.Exception, match=name):
         getattr(scene.comm, name)(*args)
@@ -256,8 +257,9 @@ def test_of_several_requests_those_have_ended_that_mpi_says(scene, name, result,
 @pytest.mark.parametrize(
     ("name", "result", "ended"),
     [
-        ("Wait", None, True), ("wait", "object", True), ("Test", True, True), ("Test", False, False),
-        ("test", (True, "object"), True), ("test", (False, None), False), ("Free", None, False),
+        ("Wait", None, True), ("wait", "object", True), ("Test", True, True),
+        ("Test", False, False), ("test", (True, "object"), True), ("test", (False, None), False),
+        ("Free", None, False),
     ],
 )  # fmt: skip
 def test_one_request_ends_when_mpi_says_so_and_never_after_it_was_freed(scene, name, result, ended):

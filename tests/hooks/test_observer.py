@@ -277,6 +277,16 @@ def test_a_blocking_call_ends_with_itself_only_where_the_backend_gives_nothing_t
         assert (recorder.spool.times(token[0])[1] > 0) is ended
 
 
+@pytest.mark.parametrize(("flags", "waited"), [(0, True), (int(Flag.ASYNC), False)])
+def test_a_call_without_a_work_was_a_wait_unless_it_does_not_block(recorder, flags, waited):
+    observer = Observer(torch, recorder, Groups(recorder.spool, dist), print)
+    state = GroupState(1, "uid", (0, 1), 0)
+    token = observer.begin(1, state, Op.ALL_REDUCE, 4, 4, flags, -1, torch.ones(1))
+    observer.end(token, None)
+    assert recorder.spool.times(token[0])[1] > 0
+    assert bool(recorder.spool.halves[HALF_FLAGS] & Flag.HOST_BLOCKED) is waited
+
+
 def test_a_wait_costs_what_we_do_around_it(recorder):
     class Work:
         def wait(self):
@@ -305,10 +315,30 @@ def test_a_blocking_collective_nobody_was_seen_waiting_for_ends_with_the_next(re
     assert recorder.spool.times(2) == (20, 0)
 
 
-def test_disarmed_hooks_record_nothing(hooked, spool):
-    hooked().disarm()
-    dist.all_reduce(torch.ones(1))
+def test_disarmed_hooks_record_nothing_and_cost_nothing(hooked, spool, recorder):
+    hooks = hooked()
+    hooks.disarm()
+    for _ in range(64):
+        dist.all_reduce(torch.ones(1))
     assert spool.words[0] == 0
+    assert recorder.cost.each_ns is None
+    assert hooks.begins_step(7, spared=False) == 8  # to look again whether they are armed
+
+
+def test_compiled_code_passes_on_what_its_calls_have_cost_once(hooked, recorder, session):
+    if session is None:
+        pytest.skip("of compiled kernels")
+    hooks = hooked()
+    kernels = hooks._native
+    of = (recorder.cost, Word.COST_NS, 1000), (recorder.event_cost, Word.EVENT_NS, 40)
+    for cost, word, told in of:
+        session.words[word], session.words[word + 1] = told, 4
+        kernels._pass_cost()
+        assert cost.each_ns == told // 4
+        session.words[word], session.words[word + 1] = 5 * told, 8
+        kernels._pass_cost()
+        kernels._pass_cost()
+        assert cost.each_ns == 5 * told // 8
 
 
 def test_removing_restores_what_was_replaced(hooks_of, recorder):

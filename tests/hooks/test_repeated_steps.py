@@ -94,6 +94,20 @@ def test_steps_that_somebody_marks_are_the_only_ones_from_then_on(loop):
     assert loop.recorder.step_flags == 0
 
 
+@pytest.mark.parametrize("widths", [{}, {1: 1}])
+def test_calls_of_one_rank_alone_or_of_an_unknown_group_end_no_steps(loop, widths):
+    loop.repeated._groups.widths = lambda: widths
+    loop.blocking(40)
+    assert not len(loop.steps())
+
+
+def test_a_group_made_later_is_asked_for(loop):
+    known = [{}, {}, {1: 2}]
+    loop.repeated._groups.widths = lambda: known.pop(0) if known[1:] else known[0]
+    loop.blocking(40)
+    assert len(loop.steps()) == 39  # the first call was of an unknown group
+
+
 def test_another_thread_marks_no_steps(loop):
     loop.recorder.ident += 1
     loop.blocking(40)

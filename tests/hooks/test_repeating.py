@@ -113,3 +113,13 @@ def test_a_repetition_is_told_with_the_first_call_that_makes_enough(width, fewes
     assert (cycle.known, cycle.period) == (True, 1)
     cycle.forget()
     assert (cycle.known, cycle.learn(width, "g", 0)) == (False, [])
+
+
+@pytest.mark.parametrize(("width", "fewest"), [(WIDTH, FEWEST_CALLS), (MESSAGE, FEWEST_MESSAGES)])
+def test_what_was_forgotten_is_learnt_again(width, fewest):
+    cycle = Cycle()
+    for _ in range(2):
+        told = [cycle.learn(width, number % 2, number) for number in range(fewest)]
+        assert (any(told), cycle.known) == (True, True)
+        cycle.forget()
+        assert not cycle.known
