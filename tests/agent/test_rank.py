@@ -7,11 +7,14 @@ import pytest
 
 from evenstep.agent.actions.action import Action
 from evenstep.agent.rank import Agent
+from evenstep.agent.recording.entries import GroupState
 from evenstep.agent.recording.phases import Word
 from evenstep.agent.settings.config import load
 from evenstep.agent.settings.request import SettingsChange
+from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.identity import from_environment
+from evenstep.trace.spool.layout import Op
 from evenstep.trace.spool.spool import Spool
 
 
@@ -71,8 +74,34 @@ def test_ending_a_step_costs_what_the_thread_spends_but_for_collected_garbage(ag
     recorder.pauses.extend([(now_ns - 500, now_ns, False), (now_ns + 200, now_ns + 1_700, False)])
     agent.end_step(now_ns)
     assert recorder.words[Word.OWN_NS] == 4_000 - 1_500
-    assert recorder.begin_step(now_ns + 1000, 0, agent._work.meter)[-1] == 2_500
+    assert recorder.begin_step(now_ns + 1000, 0, agent._work.meter)[4] == 2_500
     assert recorder.words[Word.OWN_NS] == 0
+
+
+def test_a_step_costs_what_calls_cost_in_it_however_late_it_is_settled(agent):
+    """A step of slow calls after six of fast ones; all are settled when the last has ended."""
+    recorder, spool = agent.recorder, agent.spool
+    group = GroupState(spool.add_group({"uid": "u", "ranks": "0,1"}), "u", (0, 1), 0)
+    recorder.words[Word.ATTENDED] = 100
+    for step, call_ns in enumerate([2_000] * 6 + [7_000]):
+        recorder.collective(recorder.began_ns + 1, group, Op.ALL_REDUCE, 4, 4, 0, -1, 1)
+        for _ in range(20):
+            recorder.cost.add(call_ns)
+        recorder.words[Word.OWN_NS] = 0
+        agent.end_step(recorder.began_ns + 1000 * (step + 1))
+    agent._work.process_pending()
+    told = read_spool(spool.path).summaries["agent_ns"].tolist()
+    assert told == [2_000] * 6 + [(60 * 2_000 + 20 * 7_000) // 80]  # by its own and 60 before
+
+
+def test_a_sample_in_which_garbage_was_collected_is_none(agent):
+    recorder = agent.recorder
+    for collected in (False, True):
+        recorder.event_cost.began()
+        if collected:
+            recorder.pause(1, 300_000_001, 2, 0, called=False)
+        recorder.event_cost.add(300_000_000 if collected else 4_000)
+    assert recorder.event_cost.each_ns == 4_000
 
 
 def test_what_a_device_has_finished_is_read_once_more_before_the_hooks_are_removed(agent):

@@ -42,10 +42,10 @@ def main(recorder_path: str, device_path: str, spool_path: str) -> None:
         getattr(device, f"fake_{name}").argtypes = [ctypes.c_double]
     spool = Spool.create(Path(spool_path), {}, ring_bytes=1 << 16, summary_bytes=1 << 16)
     session = Session(Functions(Path(recorder_path)), spool)
-    recorder = Recorder(spool, session.compiled)
+    Recorder(spool, session.compiled)  # whose thread is the training thread
     failures: list[Exception] = []
     NativeGroups(session, dist)
-    kernels = NativeKernels(session, recorder, failures.append)
+    kernels = NativeKernels(session, failures.append)
     kernels.install()
     group, options = group_on("cuda"), dist.AllreduceOptions()
     tensor, stamps, events = torch.ops.evenstep_fake.tensor(), [], []

@@ -486,9 +486,11 @@ def test_compiled_code_ends_the_steps_that_a_script_marks(marked, recorder, spoo
     words[Word.ATTENDED] = 1
     assert marked(6) == 6  # so is one with more to do
     words[Word.ATTENDED], words[Word.EVENTS], words[Word.OWN_NS] = 9, 3, 70
+    for word in range(4):
+        words[Word.COST_NS + word] = 11 + word
     before, cpu_ns = marked.meter.now(), time.thread_time_ns()
-    end_ns, held_ns, step, seq, used, events, own_ns = marked(cpu_ns)
-    assert (held_ns, step, events, own_ns) == (0, 1, 3, 70)
+    end_ns, held_ns, step, seq, used, events, own_ns, spent = marked(cpu_ns)
+    assert (held_ns, step, events, own_ns, spent) == (0, 1, 3, 70, (11, 12, 13, 14))
     assert 0 < words[Word.OWN_NS] <= time.thread_time_ns() - cpu_ns
     assert (recorder.step, recorder.began_ns, words[Word.EVENTS]) == (1, end_ns, 0)
     for low, count, high in zip(before, used, marked.meter.now(), strict=True):

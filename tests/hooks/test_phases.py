@@ -201,7 +201,8 @@ class Notes:
 
     def __init__(self):
         self.words, self.ident, self.sampled, self.manual = [0] * 64, threading.get_ident(), True, 0
-        self.events, self.event_cost, self.told = 0, OwnCost(), []
+        self.event_cost = OwnCost(memoryview(bytearray(16)).cast("Q"), 0)
+        self.events, self.told = 0, []
         self.clock = self
 
     def __getattr__(self, name):

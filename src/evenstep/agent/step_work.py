@@ -138,11 +138,11 @@ class StepWork:
 
     def _ended(
         self, now_ns: int, held_ns: int, _: int, seq: int | None, at: Sequence[int],
-        events: int = 0, own_ns: int = 0, upto: int = 0,
+        events: int, own_ns: int, spent: Sequence[int], upto: int = 0,
     ) -> None:  # fmt: skip
-        """Queue a step at whose end the kernel's counters stood `at`."""
+        """Queue a step at whose end the kernel's counters stood `at`, our costs at `spent`."""
         closed = self._newest = self._recorder.end_step(now_ns, held_ns, upto, seq)
-        closed.events, closed.own_ns = events, own_ns
+        closed.events, closed.own_ns, closed.spent = events, own_ns, spent
         closed.used, self._latest, closed.counters = resources_used(self._latest, at), at, at
         self._pending.append(closed)
 
@@ -157,7 +157,7 @@ class StepWork:
     def end_past(self, end_ns: int, counters: Sequence[int], upto: int) -> None:
         """Close a step that ended in the past, at `end_ns`, with record `upto` as its last."""
         self._recorder.catch_up()
-        self._ended(end_ns, 0, 0, None, counters, upto=upto)
+        self._ended(end_ns, 0, 0, None, counters, 0, 0, self._recorder.spent(), upto)
         if self.single_steps:
             self.wake()
 

@@ -32,20 +32,20 @@ class Word:
     CAPTURES = 7  # CUDA graphs being captured
     KEPT = 8  # works without a future, whose end has to be polled
     FAILURES = 9  # of compiled code
-    COST_NS = 10  # thread time of compiled code in sampled calls
+    COST_NS = 10  # what our code took in sampled calls
     COST_SAMPLES = 11
-    NOTED = 12  # compiled events so far
-    TOLD = 13  # of which the account has been told so many
-    BEGAN = 14  # ns: beginning of the step that is open on the training thread
-    DEVICES = 15  # devices with timers
-    SCHEDULE = 16  # descriptor of the kernel's account of the training thread, plus one; 0: none
-    MARKING = 17  # identity of the optimizer that marks the steps; 0: none yet
-    MANUAL = 18  # whether the script or a framework marks them instead
-    ATTENDED = 19  # the first step that Python has to begin
-    AT_ONCE = 20  # whether somebody waits for what the account is told
-    EVENTS = 21  # of hooks in the running step
-    EVENT_NS = 22  # thread time of compiled code in sampled events
-    EVENT_SAMPLES = 23
+    EVENT_NS = 12  # the same in sampled events
+    EVENT_SAMPLES = 13
+    NOTED = 14  # compiled events so far
+    TOLD = 15  # of which the account has been told so many
+    BEGAN = 16  # ns: beginning of the step that is open on the training thread
+    DEVICES = 17  # devices with timers
+    SCHEDULE = 18  # descriptor of the kernel's account of the training thread, plus one; 0: none
+    MARKING = 19  # identity of the optimizer that marks the steps; 0: none yet
+    MANUAL = 20  # whether the script or a framework marks them instead
+    ATTENDED = 21  # the first step that Python has to begin
+    AT_ONCE = 22  # whether somebody waits for what the account is told
+    EVENTS = 23  # of hooks in the running step
     OWN_NS = 24  # thread time, in the running step, of what ended the one before
     SCHEDULE_DEVICE = 25  # of that account's file: the number may become another file's
     SCHEDULE_INODE = 26
@@ -70,7 +70,7 @@ class Event:
     NONE = 9
 
 
-EVENT_WORDS = 12  # of each of the `MOST_EVENTS` latest
+EVENT_WORDS = 16  # of each of the `MOST_EVENTS` latest
 MOST_EVENTS = 4096
 
 #: Beats until a time (ns), until the step has lasted so long (ns; 0: no limit), or until a

@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
 from sys import getswitchinterval
@@ -81,56 +81,63 @@ _NOTHING = dict.fromkeys(COUNTERS, 0)
 READING_NS = min(-thread_time_ns() + thread_time_ns() for _ in range(32))
 
 
-def mean_of_most(samples: Collection[float]) -> float:
-    """The mean but for the tenth at each end."""
-    cut = len(samples) // 10
-    kept = sorted(samples)[cut : len(samples) - cut]
-    return sum(kept) / len(kept)
-
-
 class OwnCost:
-    """The cost of our calls to the threads that make them, from the thread time of some of them.
+    """The cost of our calls to the threads that make them, from some of them.
 
-    A mean of the latest samples but for the tenth at each end: the first calls find nothing made,
-    and thread time stands still only while the thread has no core. What is paid outside of a call,
-    to be called at all, cannot be measured from inside. `mechanism` tells its ratio to what is paid
-    inside, of which both are a multiple where caches are as cold as the job's. Nobody knows what
-    our threads and the caches that we take cost the job's own code.
+    Samples are added up in two of the shared words, from `at` on, and their mean is that of the
+    latest `COST_WINDOW` and a few more before the end of a step (`settle`), which may be many
+    seconds ago: calls cost something else now. It is not trimmed: a step's first call may find cold
+    caches and cost more than all others. What is paid to be called at all cannot be measured from
+    inside; `mechanism` tells its ratio to what is paid inside, of which both are a multiple where
+    caches are cold. Nobody knows what our threads, and the caches that we take, cost the job.
     """
 
-    def __init__(self, every: int = 1) -> None:
+    def __init__(self, words: memoryview, at: int, every: int = 1) -> None:
+        self._sums = deque([(0, 0)])  # at the ends of steps; the first: before those of the mean
+        self.void = False  # whether garbage was collected, in whichever code ran, since `began`
+        self._words, self._at = words, at
         self._outside = 0.0  # of what is paid inside, so much more
         self._every = every  # one call in so many is sampled
-        self._calls = count().__next__
-        self._samples: deque[float] = deque(maxlen=COST_WINDOW)
-        self._mean_ns: float | None = None  # of them, until one is added
+        self._calls = count(-every // 2).__next__  # not the first, which finds nothing made
 
     def began(self) -> int:
         """Begin a call: the thread's time if the call is to be sampled, else 0."""
-        return 0 if self._calls() % self._every else thread_time_ns()
+        if self._calls() % self._every:
+            return 0
+        self.void = False
+        return thread_time_ns()
 
-    def add(self, sample_ns: float, *, readings: int = 0) -> None:
+    def add(self, sample_ns: int, *, readings: int = 0) -> None:
         """Take a sample that was measured in `readings` intervals between two clock readings, each
         of which includes one. Both are paid for, in the calls that are sampled."""
-        self._samples.append(max(sample_ns - readings * READING_NS * (1 - 2 / COST_SAMPLE), 0))
-        self._mean_ns = None
+        if not self.void:
+            ours_ns = sample_ns - readings * READING_NS * (1 - 2 / COST_SAMPLE)
+            self._words[self._at] += max(round(ours_ns), 0)
+            self._words[self._at + 1] += 1
 
     def mechanism(self, outside: float) -> None:
         """Set what is paid outside of a call, as a share of what is paid inside."""
         self._outside = outside
 
+    def settle(self, spent_ns: int, samples: int) -> None:
+        """Take the sum of all samples (ns), and their number, at the end of the next step."""
+        sums = self._sums
+        if samples > sums[-1][1]:
+            sums.append((spent_ns, samples))
+            while samples - sums[1][1] >= COST_WINDOW:
+                sums.popleft()
+
     @property
     def each_ns(self) -> int | None:
         """Recent cost of a call, ns; None before the first sample."""
-        return self.of(1) if self._samples else None
+        return self.of(1) if self._words[self._at + 1] else None
 
     def of(self, calls: int) -> int:
-        """Cost of `calls`, ns."""
-        if not (calls and self._samples):
-            return 0
-        if (mean_ns := self._mean_ns) is None:
-            self._mean_ns = mean_ns = mean_of_most(self._samples)
-        return round(calls * mean_ns * (1 + self._outside))
+        """Cost of `calls`, ns; by all samples so far where no step is settled that has any."""
+        (first_ns, first), (last_ns, last) = self._sums[0], self._sums[-1]
+        if first == last:
+            last_ns, last = self._words[self._at : self._at + 2]
+        return round(calls * (last_ns - first_ns) / max(last - first, 1) * (1 + self._outside))
 
 
 def give_way(since_ns: int) -> int:
@@ -176,8 +183,8 @@ class Recorder:
         self.step_flags = 0  # of the records of steps that end from now on
         #: Of the collector, in order; each belongs to the step in which it began.
         self.pauses: deque[Pause] = deque(maxlen=STEP_COLLECTIVES)
-        self.cost = OwnCost(COST_SAMPLE)  # of a collective
-        self.event_cost = OwnCost()  # of an event on the training thread
+        self.cost = OwnCost(self.words, Word.COST_NS, COST_SAMPLE)  # of a collective
+        self.event_cost = OwnCost(self.words, Word.EVENT_NS)  # of an event on the training thread
         self.held_ns = 0  # delays that we have applied in it
         self.blocking: dict[int, int] = {}  # thread -> its last collective that blocks the caller
         self._threads: dict[int, int] = {self.ident: 0}
@@ -189,8 +196,8 @@ class Recorder:
             (clock.backward_ends, 1), (clock.optimizer_begins, 0), (clock.ends, 0),
             (lambda *times: self._stack.add(_SYNC, *times), 1),
             (lambda *times: self._stack.count(_SYNC, *times), 1),
-            (lambda at, seq, step, events, own_ns, *use: self.ended(
-                at, 0, step, seq, use, events, own_ns), 10),
+            (lambda at, seq, step, events, own_ns, *more: self.ended(
+                at, 0, step, seq, more[:6], events, own_ns, more[6:]), 14),
         ]  # fmt: skip
         self.rest = None if compiled is None else compiled.rest  # of the heartbeat
         self.marks = None if compiled is None else compiled.marks  # see `Compiled`
@@ -380,6 +387,7 @@ class Recorder:
             payload=collected & 0xFFFFFFFF, flags=_CALLED * called,
         )  # fmt: skip
         self.pauses.append((enter_ns, exit_ns, called))
+        self.cost.void = self.event_cost.void = True
 
     def pauses_since(self, since_ns: int) -> list[Pause]:
         """The pauses that began since then. Another may come meanwhile: no iterator is held."""
@@ -444,18 +452,23 @@ class Recorder:
 
     def begin_step(
         self, now_ns: int, held_ns: int, meter: ResourceMeter
-    ) -> tuple[int, int, Sequence[int], int, int]:
+    ) -> tuple[int, int, Sequence[int], int, int, Sequence[int]]:
         """Begin the next step: records from here on belong to it.
 
         Return its number, the record of the step that has ended (written at once, in case the
-        process dies), at its end the kernel's counters, and of it our events and `OWN_NS`.
+        process dies), at its end the kernel's counters, of it our events and `OWN_NS`, and the sums
+        of our costs at its end.
         """
         words, step, counters = self.words, self.step + 1, meter.now()
         seq = self._put_step(step - 1, words[_BEGAN], now_ns, held_ns)
         words[_STEP_WORD] = step
         events, words[_EVENTS] = words[_EVENTS], 0
         own_ns, words[_OWN_NS] = words[_OWN_NS], 0
-        return step, seq, counters, events, own_ns
+        return step, seq, counters, events, own_ns, self.spent()
+
+    def spent(self) -> list[int]:
+        """The sums of our costs so far: of collectives and their samples, of events and theirs."""
+        return self.words[Word.COST_NS : Word.COST_NS + 4].tolist()
 
     def settle(self, closed: ClosedStep) -> None:
         """Complete a closed step and its record; steps are settled in the order they ended.
@@ -478,6 +491,8 @@ class Recorder:
             "collectives": len(found),
             "bytes": sum(seen[3] for seen in found),
         }
+        for cost, at in (self.cost, 0), (self.event_cost, 2):
+            cost.settle(*closed.spent[at : at + 2])
         ours_ns = closed.own_ns + self.event_cost.of(closed.events)
         counted["agent_ns"] = ours_ns + self.cost.of(len(found))
         closed.collectives, closed.pauses = found[:STEP_COLLECTIVES], pauses

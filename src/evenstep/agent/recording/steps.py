@@ -47,8 +47,8 @@ class ClosedStep:
 
     __slots__ = (
         "after", "collectives", "counted", "counters", "end_ns", "events", "held_ns", "number",
-        "own_ns", "pauses", "phase_ns", "phases", "samples", "seq", "start_ns",
-        "unsteady", "upto", "used",
+        "own_ns", "pauses", "phase_ns", "phases", "samples", "seq", "spent",
+        "start_ns", "unsteady", "upto", "used",
     )  # fmt: skip
 
     def __init__(self, number: int, start_ns: int, end_ns: int, phase_ns: list[int]) -> None:
@@ -60,6 +60,7 @@ class ClosedStep:
         self.held_ns = 0  # pacing delay spent inside
         self.events = 0  # of our hooks on the training thread
         self.own_ns = 0  # thread time, in it, of what ended the one before
+        self.spent: Sequence[int] = (0, 0, 0, 0)  # the sums of our costs at its end
         self.seq = 0  # its own record
         self.after = self.upto = 0  # its records are those after `after`, up to `upto`
         self.phases: Sequence[tuple[int, int, int]] = ()  # enter, exit, record: parents to be set

@@ -51,7 +51,7 @@ class TorchHooks(Hooks):
         self._native: NativeKernels | None = None
         self._sites = CallSites(torch, recorder)
         if session is not None and isinstance(groups, NativeGroups):
-            self._native = NativeKernels(session, recorder, self._observer.give_up)
+            self._native = NativeKernels(session, self._observer.give_up)
             session.gate_by(agent.gate)
         else:  # else not imported: each module costs a starting process most of a millisecond
             from evenstep.hooks.torch.dispatcher import DispatcherHooks

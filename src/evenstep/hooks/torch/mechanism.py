@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.agent.recording.phases import Word
-from evenstep.agent.recording.recorder import Recorder, give_way, mean_of_most
+from evenstep.agent.recording.recorder import Recorder, give_way
 from evenstep.hooks.torch.dispatcher import DispatcherHooks
 from evenstep.hooks.torch.groups import Groups
 from evenstep.hooks.torch.native import Functions, NativeGroups, Session
@@ -48,8 +48,8 @@ def outside_share(torch: Any, functions: Functions | None = None) -> float:
             for _ in range(ROUNDS):
                 rounds.append([call() for call in calls])
                 turn_ns = give_way(turn_ns)
-        plain, passed, recorded = map(mean_of_most, zip(*rounds, strict=True))
-        _known[compiled] = max(passed - plain, 0.0) / max(recorded - passed, 1.0)
+        plain, passed, recorded = (sorted(took)[ROUNDS // 2] for took in zip(*rounds, strict=True))
+        _known[compiled] = max(passed - plain, 0) / max(recorded - passed, 1)
     return _known[compiled]
 
 

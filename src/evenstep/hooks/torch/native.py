@@ -16,7 +16,7 @@ from typing import Any
 from evenstep.agent.recording.collector import resent
 from evenstep.agent.recording.entries import GroupState
 from evenstep.agent.recording.phases import EVENT_WORDS, MOST_EVENTS, WORDS, Compiled, Word
-from evenstep.agent.recording.recorder import COST_WINDOW, Recorder
+from evenstep.agent.recording.recorder import Recorder
 from evenstep.hooks.torch import library
 from evenstep.hooks.torch.groups import Groups
 from evenstep.hooks.torch.operations import OPERATIONS
@@ -208,17 +208,10 @@ class NativeGroups(Groups):
 class NativeKernels:
     """Compiled kernels in the place of `DispatcherHooks`."""
 
-    def __init__(
-        self, session: Session, recorder: Recorder, give_up: Callable[[Exception], None]
-    ) -> None:
+    def __init__(self, session: Session, give_up: Callable[[Exception], None]) -> None:
         self.session = session
         self.unseen: list[str] = []
         self.batched = False  # whether operations of a device were ever launched together
-        #: Our costs, the word of the nanoseconds of each (its samples follow), and what of it has
-        #: been passed to the recorder.
-        self._costs = [
-            (recorder.cost, Word.COST_NS, [0, 0]), (recorder.event_cost, Word.EVENT_NS, [0, 0]),
-        ]  # fmt: skip
         session.give_up = give_up
         functions, handle = session.functions, session.handle
         self.capture = partial(functions.capture, handle)  # sets the number of graphs captured
@@ -244,28 +237,18 @@ class NativeKernels:
         return batch
 
     def remove(self) -> None:
-        """Stop recording, and pass on the rest of our cost."""
+        """Stop recording."""
         self.session.close()
-        self._pass_cost()
 
     def poll(self) -> None:
-        """For the background thread: poll devices and works without a future; pass on our cost."""
+        """For the background thread: poll devices, and works without a future."""
         functions, handle, words = self.session.functions, self.session.handle, self.session.words
         if words[_DEVICES]:
             functions.poll(handle)
         if words[_KEPT]:
             functions.look(handle)
-        self._pass_cost()
         if words[_FAILURES]:
             raise RuntimeError(functions.failure(handle).decode(errors="replace"))
-
-    def _pass_cost(self) -> None:
-        for cost, word, passed in self._costs:
-            now = self.session.words[word : word + 2].tolist()
-            spent_ns, samples = now[0] - passed[0], now[1] - passed[1]
-            for _ in range(min(samples, COST_WINDOW)):
-                cost.add(spent_ns / samples)
-            passed[:] = now
 
 
 _registered: list[str] | None = None  # operations this torch does not have, once registered

@@ -251,7 +251,7 @@ class Observer:
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
             if not self.armed:
                 return original(work, *args, **kwargs)
-            began_ns = thread_time_ns() if recorder.sampled else 0
+            began_ns = recorder.event_cost.began() if recorder.sampled else 0
             enter_ns = monotonic_ns()
             failed = True
             if batches.kept:

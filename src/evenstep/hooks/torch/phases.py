@@ -303,7 +303,7 @@ class PhaseHooks:
     def _tell(self, report: Callable[[Any], None], value: Any) -> None:
         recorder = self._recorder
         try:
-            began_ns = thread_time_ns() if recorder.sampled else 0
+            began_ns = recorder.event_cost.began() if recorder.sampled else 0
             report(value)
             self._words[_EVENTS] += 1
             if began_ns:

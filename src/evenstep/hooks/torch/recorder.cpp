@@ -71,8 +71,10 @@ enum Word {
   CAPTURES,      // CUDA graphs being captured: no event may be queried
   KEPT,          // works without a future, whose end has to be polled
   FAILURES,      // of our own code; the first disarms
-  COST_NS,       // thread time of our code in sampled calls
+  COST_NS,       // time of our code in sampled calls
   COST_SAMPLES,
+  EVENT_NS,      // the same in sampled events
+  EVENT_SAMPLES,
   NOTED,         // events so far
   TOLD,          // of which the account has been told so many
   BEGAN,         // ns: beginning of the step that is open on the training thread
@@ -83,8 +85,6 @@ enum Word {
   ATTENDED,      // the first step that Python has to begin
   AT_ONCE,       // whether somebody waits for what the account is told
   EVENTS,        // of hooks in the running step
-  EVENT_NS,      // thread time of our code in sampled events
-  EVENT_SAMPLES,
   OWN_NS,        // thread time, in the running step, of what ended the one before
   SCHEDULE_DEVICE,  // of that account's file: its descriptor's number may become another file's
   SCHEDULE_INODE,
@@ -103,9 +103,10 @@ enum Event {
   PHASE_ENDS,
   WAITED,      // end of the wait that began at its time
   BLOCKED,     // the same of a blocking call, which has a record
-  STEP_ENDED,  // number of its record, the next step's, our events in it, OWN_NS, six counters at its end
+  STEP_ENDED,  // number of its record, the next step's, our events in it, OWN_NS, and at its end six
+               // counters, COST_NS, COST_SAMPLES, EVENT_NS and EVENT_SAMPLES
   NO_EVENT,
-  EVENT_WORDS = 12
+  EVENT_WORDS = 16
 };
 constexpr uint64_t MOST_EVENTS = 4096;
 constexpr uint64_t COST_EVERY = 17;          // calls, and steps, of which one is sampled: a prime, so
@@ -129,14 +130,29 @@ uint64_t now_ns() { return clock_ns(CLOCK_MONOTONIC); }
 uint64_t thread_ns() { return clock_ns(CLOCK_THREAD_CPUTIME_ID); }
 uint64_t process_ns() { return clock_ns(CLOCK_PROCESS_CPUTIME_ID); }
 
-// Cost of reading the thread's clock, which every measured interval includes once.
-uint64_t reading_ns() {
-  uint64_t least = ~uint64_t(0);
+// A part of our code, from here to `ns`. The thread's clock is the kernel's: to read it takes as long
+// as the part, more where its code is in cold caches. So the monotonic clock is read inside of those
+// readings, and theirs counts only where the thread has had no core meanwhile.
+class Part {
+ public:
+  uint64_t ns() const {
+    const uint64_t wall = now_ns() - wall_;
+    return std::min(wall, thread_ns() - thread_);
+  }
+
+ private:
+  uint64_t thread_ = thread_ns(), wall_ = now_ns();
+};
+
+// What a part is found to take where there is nothing in it, and what it takes to measure one.
+std::pair<uint64_t, uint64_t> readings() {
+  uint64_t within = ~uint64_t(0), around = within;
   for (int at = 0; at < 32; ++at) {
     const uint64_t start = thread_ns();
-    least = std::min(least, thread_ns() - start);
+    within = std::min(within, Part().ns());
+    around = std::min(around, thread_ns() - start);
   }
-  return least;
+  return {within, around};
 }
 
 struct Group {
@@ -262,8 +278,7 @@ struct Thread {
 };
 thread_local Thread mine;
 
-// The thread's time where the call that begins is sampled, else 0.
-uint64_t sampled_start() { return ++mine.calls % COST_EVERY ? 0 : thread_ns(); }
+bool sampled_call() { return !(++mine.calls % COST_EVERY); }
 
 using Like = std::tuple<uint32_t, int32_t, uint8_t, int64_t>;  // group, peer, operation, tag
 
@@ -280,11 +295,11 @@ struct Session {
     return words[word].fetch_add(value, std::memory_order_relaxed);
   }
 
-  // Add a sample of our cost, measured in `readings` intervals of the thread's time: each includes a
-  // reading of its clock, and both of its readings are paid for where calls are sampled.
-  void spent(Word total, uint64_t ns, uint64_t readings) {
-    static const uint64_t reading = reading_ns();
-    add(total, ns - std::min(ns, readings * reading * (COST_EVERY - 2) / COST_EVERY));
+  // Add a sample of our cost, measured in so many parts. To measure them is paid for where calls are
+  // sampled.
+  void spent(Word total, uint64_t ns, uint64_t parts) {
+    static const auto [within, around] = readings();
+    add(total, ns - std::min(ns, parts * within) + parts * around / COST_EVERY);
     add(Word(total + 1), 1);
   }
 
@@ -681,15 +696,17 @@ class Watch final : public c10::OperatorKernel {
   }
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-    uint64_t start = sampled_start();
+    std::optional<Part> part;
+    uint64_t ours = 0;
+    const bool sampled = sampled_call();
+    if (sampled) part.emplace();
     const Hold session(recording());
     if (!session) return op.redispatchBoxed(below(keys), stack);
     session->prepare();
-    const bool sampled = start != 0;
     if (const auto gate = session->gate.load(std::memory_order_relaxed)) {
-      const uint64_t held = thread_ns();
+      if (sampled) ours = part->ns();
       gate();
-      if (sampled) start += thread_ns() - held;
+      if (sampled) part.emplace();
     }
     Begun begun;
     try {
@@ -697,20 +714,20 @@ class Watch final : public c10::OperatorKernel {
     } catch (const std::exception& error) {
       session->fail(error.what());
     }
-    const uint64_t gone = sampled ? thread_ns() : 0;
+    if (sampled) ours += part->ns();
     try {
       op.redispatchBoxed(below(keys), stack);
     } catch (...) {
       if (begun.seq) session->failed(begun.seq);
       throw;
     }
-    const uint64_t back = sampled ? thread_ns() : 0;
+    if (sampled) part.emplace();
     try {
       if (begun.seq) end(session, begun, work_of(*stack));
     } catch (const std::exception& error) {
       session->fail(error.what());
     }
-    if (sampled) session->spent(COST_NS, gone - start + (thread_ns() - back), 2);
+    if (sampled) session->spent(COST_NS, ours + part->ns(), 2);
   }
 
  private:
@@ -937,10 +954,13 @@ class PythonHook {
 
   PyObject* part(int at) const { return PyTuple_GetItem(parts_, at); }
   bool watches() const { return session.load(ARMED) && session.training(); }
-  uint64_t begins() const { return session.load(STEP) % COST_EVERY ? 0 : thread_ns(); }
-  // Not where a step has ended in the event: that is in OWN_NS.
-  void ends(uint64_t began, uint64_t readings = 1) const {
-    if (began && !(session.load(STEP) % COST_EVERY)) session.spent(EVENT_NS, thread_ns() - began, readings);
+  // Whether events of the running step are sampled.
+  bool sampled() const { return !(session.load(STEP) % COST_EVERY); }
+  std::optional<Part> begins() const { return sampled() ? std::optional<Part>(std::in_place) : std::nullopt; }
+  // `before` was the part of it before what is not ours. Not where a step has ended in the event: that
+  // is in OWN_NS.
+  void ends(const std::optional<Part>& part, std::optional<uint64_t> before = {}) const {
+    if (part && sampled()) session.spent(EVENT_NS, part->ns() + before.value_or(0), before ? 2 : 1);
   }
 
   template <typename... Values>
@@ -956,7 +976,8 @@ class PythonHook {
     const auto use = session.counters();
     const uint64_t seq = session.begin_step(now);
     const auto load = [&](Word word) { return session.load(word); };
-    note(STEP_ENDED, now, seq, load(STEP), load(EVENTS), load(OWN_NS), use[0], use[1], use[2], use[3], use[4], use[5]);
+    note(STEP_ENDED, now, seq, load(STEP), load(EVENTS), load(OWN_NS), use[0], use[1], use[2], use[3], use[4], use[5],
+         load(COST_NS), load(COST_SAMPLES), load(EVENT_NS), load(EVENT_SAMPLES));
     session.store(EVENTS, 0);
     session.store(OWN_NS, thread_ns() - began);
   }
@@ -1044,7 +1065,7 @@ PyObject* around(PyObject* parts, PyObject* const* args, Py_ssize_t count, PyObj
     const auto packed = reinterpret_cast<uint64_t>(PyLong_AsVoidPtr(hook.part(3)));
     const auto event = Event(packed >> 8 * at & 0xFF);
     if (event == NO_EVENT) return;
-    const uint64_t began = hook.begins();
+    const auto part = hook.begins();
     uint64_t first = 0;
     if (event == FORWARD_BEGINS) {
       const auto argument = Py_ssize_t(packed >> 16 & 0xFF);
@@ -1054,7 +1075,7 @@ PyObject* around(PyObject* parts, PyObject* const* args, Py_ssize_t count, PyObj
       session.turn(event == BACKWARD_BEGINS);
     }
     hook.note(event, now_ns(), first, packed >> 24);
-    hook.ends(began);
+    hook.ends(part);
   };
   if (!hook.watches()) return PyObject_Vectorcall(original, args, size_t(count), names);
   tell(0);
@@ -1076,16 +1097,18 @@ PyObject* waiting(PyObject* parts, PyObject* const* args, Py_ssize_t count, PyOb
     if (done) Py_DecRef(done);
     return done || hook.full();
   };
-  uint64_t began = session.training() ? hook.begins() : 0;
+  std::optional<Part> part;
+  if (session.training()) part = hook.begins();
   if (!told(3)) return nullptr;
   const uint64_t enter = now_ns();
-  if (began) began -= thread_ns();  // the wait itself is not our cost
+  std::optional<uint64_t> before;
+  if (part) before = part->ns();  // the wait itself is not our cost
   PyObject* result = PyObject_Vectorcall(original, args, size_t(count), names);
-  if (began) began += thread_ns();
+  if (part) part.emplace();
   const Raised raised(result);
   hook.waited(enter);
   if (!told(4) && result) Py_DecRef(std::exchange(result, nullptr));
-  hook.ends(began, 2);
+  hook.ends(part, before);
   return result;
 }
 
@@ -1105,13 +1128,13 @@ PyObject* optimizer_in(PyObject* parts, PyObject* const* args, Py_ssize_t count,
   PyObject* frame = stepping();
   if (!frame || !hook.watches() || PyList_Size(running) || !hook.session.load(MARKING))
     return PyObject_Vectorcall(hook.part(2), args, size_t(count), names);
-  const uint64_t began = hook.begins();
+  const auto part = hook.begins();
   PyObject* call = Py_BuildValue(
       "(NNN)", PyLong_FromVoidPtr(frame), PyFrame_GetCode(frame), PyLong_FromVoidPtr(args[0]));
   hook.check(call && PyList_Append(running, call) == 0);
   if (call) Py_DecRef(call);
   hook.note(OPTIMIZER_BEGINS, now_ns());
-  hook.ends(began);
+  hook.ends(part);
   return none();
 }
 
