@@ -516,6 +516,14 @@ def test_a_bar_shown_again_at_its_end_is_no_further_epoch(opened, between):
         ("Self CPU time total: 47.866ms\nSelf CUDA time total: 16.912ms\n", "export_chrome_trace"),
         ("Time (%),Total Time (ns),Instances,Avg (ns),Name\n50.1,99385786,32,3105805.8,gemm\n",
          "nsys export --type sqlite"),
+        ('Thread 42 (idle): "MainThread"\n    backward (torch/_tensor.py:522)\n',
+         "a dump of a process's stacks.*give its flight recorder's dumps"),
+        ('# TYPE DCGM_FI_DEV_GPU_UTIL gauge\nDCGM_FI_DEV_GPU_UTIL{gpu="0"} 93\n',
+         "a monitor of devices.*give the job's log"),
+        ("# gpu   pwr gtemp    sm\n# Idx     W     C     %\n    0    93    41    98\n",
+         "a monitor of devices"),
+        ("Not all ranks joining collective: sequence number: 31\nmissing ranks: {3}\n",
+         "an analysis of flight recorders"),
         # open-mpi/ompi#12318
         ("# OSU MPI-CUDA Reduce Latency Test v7.3\n# Datatype: MPI_CHAR.\n1  53.34  24.80\n",
          "measure with nccl-tests"),
@@ -754,6 +762,89 @@ def test_a_clock_in_whole_seconds_without_a_day_goes_on_after_midnight(opened):
     found = seconds_of_steps(opened(text))
     assert set(found.values()) == {60.0}
     assert {59, 61, 119} <= {step for _, step in found}
+
+
+def grown(epoch, at, seconds):
+    return f"Epoch: [{epoch}][{at}/400]\tGPU 0\tTime: {seconds}\tLoss 6.0\tAcc@1 3.1\n"
+
+
+def test_times_that_grow_with_the_steps_are_a_clock(opened):
+    text = "".join(
+        grown(epoch, at, 1.5 * at + 4.5) for epoch in (1, 2) for at in (100, 200, 300, 400)
+    )
+    trace = opened(text)
+    steps = (500, 600, 700, 800 - 400, 900, 1000, 1100, 1200)
+    found = seconds_of(trace)
+    assert set(found.values()) == {1.5}
+    assert found.keys() <= {at + 400 * more for at in steps for more in (0, 1)}
+    assert any("since the first" in limit for limit in trace.limits)
+
+
+@pytest.mark.parametrize("seconds", [[0.30, 0.31, 0.33, 0.36], [2.0, 2.5, 3.0, 3.5]])
+def test_steps_that_last_ever_longer_are_no_clock(opened, seconds):
+    text = "".join(
+        grown(1, at, took) for at, took in zip((10, 110, 210, 310), seconds, strict=True)
+    )
+    assert sorted(seconds_of(opened(text)).values()) == seconds
+
+
+def test_bars_in_what_syslog_keeps_of_a_terminal_are_lines(opened):
+    bars = [bar(at, 200, at * 1.5).strip() for at in range(1, 61)]
+    found = seconds_of(opened("".join("#015" + each for each in bars)))
+    assert list(found.values()) == pytest.approx([1.5] * len(found), 0.04)
+
+
+@pytest.mark.parametrize("tag", ["", "(WorkerDict pid=7) "])
+def test_a_bar_of_another_work_than_training_is_no_step(opened, tag):
+    prompts = "".join(f"{tag}Processed prompts: {bar(at, 128, at * 4)}" for at in range(1, 120))
+    with pytest.raises(EvenstepError, match="in no format"):
+        opened(prompts)
+    training = "".join(f"{tag}train: {bar(at, 60, at * 1.5)}" for at in range(1, 61))
+    found = seconds_of(opened(prompts + training))
+    assert list(found.values()) == pytest.approx([1.5] * len(found), 0.04)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{at}/500 [===>...] - ETA: 9s - loss: 2\r{at}/500 [===>...] - {s}s {ms}ms/step - loss: 2",
+        "{at}/500 ━━━━━━━━━━━━━━━━━━━━ {s}s {ms}ms/step - accuracy: 0.5 - loss: 1.1",
+        "{at}/500 - {s}s - loss: 1.5 - val_loss: 1.2 - {s}s/epoch - {ms}ms/step",
+    ],
+)
+def test_bars_of_keras_show_the_mean_of_their_steps(opened, line):
+    text = "".join(
+        f"Epoch {epoch}/2\n"
+        + "".join(line.format(at=at, s=at // 5, ms=ms) + "\n" for at in (250, 500))
+        for epoch, ms in ((1, 200), (2, 400))
+    )
+    trace = opened(text)
+    assert seconds_of(trace) == {500: 0.2, 1000: 0.4}
+    assert trace.run["source"] == "training log (Keras)"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "INFO:tensorflow:global step {at}: loss = 5.2428 ({s:.3f} sec/step)",
+        "INFO:tensorflow:loss = 2.30251, step = {at} ({ten:.3f} sec)",
+        "2018-04-13 07:12:15 INFO  Optimizer - [Epoch 4 9/12][Iteration {at}][Wall Clock 26.7s] "
+        "Trained 3072 records in {s} seconds. Throughput is 2091 records/second. Loss is 1.7",
+    ],
+)
+def test_older_trainers_time_a_step_in_their_own_words(opened, line):
+    rows = [(10, 9.0), (20, 1.25), (30, 1.5)]
+    text = "\n".join(line.format(at=at, s=s, ten=10 * s) for at, s in rows)
+    found = seconds_of(opened(text))
+    assert {at: found.get(at) for at in (20, 30)} == {20: 1.25, 30: 1.5}
+
+
+def test_a_time_of_day_in_the_words_of_a_line_is_its_stamp(opened):
+    text = "".join(
+        f"| Training Device=xla:0/1 Epoch=1 Step={20 * at} Loss=0.001 Time=01:{at:02d}:51\n"
+        for at in (1, 2, 3)
+    )
+    assert seconds_of(opened(text)) == {40: 3.0, 60: 3.0}
 
 
 @pytest.mark.parametrize("tag", ["0: [default{rank}]:", "0: 12:00:00 [1,{rank}]<stdout>:"])

@@ -152,17 +152,13 @@ def _decompress(raw: IO[bytes], magic: bytes, path: Path) -> Any:
             twice = False
         return gzip.GzipFile(fileobj=file, mode="rb") if twice else file
     if magic == ZSTANDARD:
-        return _zstandard(raw, path)
+        try:
+            module = importlib.import_module("zstandard")
+        except ModuleNotFoundError:
+            raw.close()
+            raise MissingExtra("zstandard", extra="analyze", purpose=f"reading {path}") from None
+        return module.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
     return raw
-
-
-def _zstandard(raw: IO[bytes], path: Path) -> Any:
-    try:
-        module = importlib.import_module("zstandard")
-    except ModuleNotFoundError:
-        raw.close()
-        raise MissingExtra("zstandard", extra="analyze", purpose=f"reading {path}") from None
-    return module.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
 
 
 # -- archives --------------------------------------------------------------------------------------

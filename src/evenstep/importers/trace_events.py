@@ -269,7 +269,7 @@ class TraceEvents:
         what = what[:1].lower() + what[1:].replace("`", "")
         raise TraceError(
             f"{self._stream.path}: event {event} of traceEvents{field}: {what}; "
-            "it was not written by a profiler, or was changed since"
+            "it was not written by torch.profiler, or was changed since"
         ) from error
 
     def _malformed(self, error: Exception, shift: int) -> NoReturn:

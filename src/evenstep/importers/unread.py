@@ -11,6 +11,7 @@ from evenstep.importers.tables import column_of, table_file
 _PROFILE = "profile the run with torch.profiler (export_chrome_trace)"
 _NSYS = "export the report with nsys export --type sqlite"
 #: Suffixes of names, what the head of such a file has, what it is, and what to do.
+_DUMPS = "give its flight recorder's dumps (TORCH_NCCL_TRACE_BUFFER_SIZE=2000, nccl_trace_rank_*)"
 _KNOWN = (
     ((), rb"^(?:\xff\xfe|\xfe\xff|(?:[\t\n\r -~]\0){8})",
      "text in UTF-16", "write it as UTF-8 (iconv -f UTF-16 -t UTF-8)"),
@@ -18,6 +19,11 @@ _KNOWN = (
     ((".nsys-rep", ".qdrep"), rb"", "a report of Nsight Systems", _NSYS),
     ((), rb"\bCorrId\b.*\bStrm\b|\bTime ?\(%\),Total Time", "a table of nsys stats", _NSYS),
     ((), rb"\bSelf CPU time total: ", "a table of key_averages(), which has sums only", _PROFILE),
+    ((), rb"(?m)^Thread \w+ \((?:active|idle)|^(?:Current thread|Thread) 0x\w+ \(most recent",
+     "a dump of a process's stacks, which names no call that others wait for", _DUMPS),
+    ((), rb"\bDCGM_FI_|Clocks (?:Throttle|Event) Reasons|(?m:^# ?gpu +\w+ )|\bSCLK +MCLK",
+     "of a monitor of devices, which has no steps", "give the job's log"),
+    ((), rb"\bNot all ranks joining collective", "an analysis of flight recorders", _DUMPS),
     ((), rb"^JobID\b", "accounting of Slurm, which has no steps", "give the job's log"),
     ((), rb'^{"displayTimeUnit":"ns","metadata":{"highres-ticks":true}',
      "a viewer's copy of an XPlane profile", "give the .xplane.pb beside it"),
@@ -28,11 +34,11 @@ _KNOWN = (
     ((), rb"\bcomm op: |\bComm\. Op\b",
      "a log of DeepSpeed's communication, without ranks and steps", _PROFILE),
     ((), rb"Watchdog caught collective operation timeout", "a log of a timeout that names no call",
-     "give its flight recorder's dumps (TORCH_NCCL_TRACE_BUFFER_SIZE=2000, nccl_trace_rank_*)"),
+     _DUMPS),
     ((), rb"waiting for remainder of ranks", "Horovod's word of a stall, without times: the ranks "
      "that it calls missing are waited for", "give its timeline (HOROVOD_TIMELINE)"),
     ((), rb"(?m)^Communicators\.\.\. ", "a report of NCCL's RAS, which names no call in the "
-     "program", "give the flight recorder's dumps"),
+     "program", _DUMPS),
     ((), rb"# Avg bus bandwidth", "a log of nccl-tests without the names of its columns",
      "give it from its beginning"),
     ((), rb"(?m)^# OSU |^ *#bytes +#(?:rep|it)",

@@ -63,7 +63,12 @@ def read(sources: Sequence[SourceFile]) -> Trace:
     ranks = []
     for file in files:
         place, file = places[file.path], file.moved(FIRST_NS - origin)
-        place.limits.extend(_damage(file, file.path in unlaunched))
+        told = {
+            UNLAUNCHED: file.path in unlaunched,
+            f"{file.damaged} events have an impossible time or duration: left out": file.damaged,
+            f"{file.unpaired} events only begin or only end, unread: left out": file.unpaired,
+        }
+        place.limits.extend(text for text, applies in told.items() if applies)
         calls = _calls(file)
         said = _calls_of(file, calls, place.world)
         ranks.append(Profile(file, place, steps_of(file), calls, said))
@@ -115,15 +120,6 @@ def _calls_of(file: KinetoFile, calls: Columns, world: int) -> list[CallArgument
     for row in np.flatnonzero(calls.asked >= 0):
         said[row] = address(said[row], int(calls.op[row]), file.calls[calls.asked[row]])
     return said
-
-
-def _damage(file: KinetoFile, unlaunched: bool) -> list[str]:
-    lines = [UNLAUNCHED] if unlaunched else []
-    if file.damaged:
-        lines.append(f"{file.damaged} events have an impossible time or duration: left out")
-    if file.unpaired:
-        lines.append(f"{file.unpaired} events only begin or only end, which is not read: left out")
-    return lines
 
 
 def spoken(ranks: Sequence[Profile]) -> list[str]:

@@ -356,7 +356,8 @@ def _carry_ranges(
     are the operations of all kernels, None of one for any."""
     ranges = export.ranges
     mine = ranges.select(ranges.thread == thread).sorted_by("start")
-    kinds = [_announced_operation(name) for name in export.names]
+    named = map(_CALL.match, export.names)  # a range such as "ncclAllReduce"
+    kinds = [operation(it[1]) if it and not it[1].startswith("Comm") else None for it in named]
     told = mine.select(np.array([kinds[name] is not None for name in mine.name], bool))
     waiting: list[int] = []
     seen = 0
@@ -376,12 +377,6 @@ def _call(op: Op, said: Mapping[str, Any]) -> LaunchRanges:
     names = "message size [bytes]", "nccl communicator id", "peer rank"
     size, communicator, peer = (whole(said.get(name)) for name in names)
     return LaunchRanges(op, max(size, 0), communicator, peer, 1)
-
-
-def _announced_operation(name: str) -> Op | None:
-    """The operation of a range such as "ncclAllReduce"; None for other ranges."""
-    match = _CALL.match(name)
-    return operation(match[1]) if match and not match[1].startswith("Comm") else None
 
 
 def _fits(announced: Op | None, kernel: Op | None) -> bool:

@@ -37,7 +37,10 @@ def trace_of(table: Columns, draft: Draft, meta: Mapping[str, Any]) -> Trace:
         "pp_size": int(table.stage.max()) + 1,
         "vpp_size": int(table.mc.max(initial=0)) + 1,
     }
-    draft.limits += _contradictions(layout, meta)
+    draft.limits += [
+        f"the description says {name} {meta[name]}, the table has {size}; the table is used"
+        for name, size in layout.items() if meta.get(name, size) != size
+    ]  # fmt: skip
     ops, apart = place_operations(table)
     for row in np.unique(ops["rank"], return_index=True)[1]:
         place = f"dp{ops.dp_rank[row]}-stage{ops.stage[row]}"
@@ -71,15 +74,6 @@ def _renumber(events: Columns) -> Columns:
     columns = {"seq": seq, "payload": 0 * seq, "parent": np.where(waits, of[events.parent], 0)}
     typed = {name: values.astype(events[name].dtype) for name, values in columns.items()}
     return events.with_columns(**typed)
-
-
-def _contradictions(layout: Mapping[str, int], meta: Mapping[str, Any]) -> list[str]:
-    """Sizes in the description that differ from the table's."""
-    return [
-        f"the description says {name} {meta[name]}, the table has {size}; the table is used"
-        for name, size in layout.items()
-        if name in meta and meta[name] != size
-    ]
 
 
 def _steps(ops: Columns) -> dict[str, Any]:

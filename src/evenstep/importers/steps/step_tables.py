@@ -20,7 +20,7 @@ from evenstep.importers.content import SourceFile, TraceFormat, usable
 from evenstep.importers.draft import Draft
 from evenstep.importers.file_ranks import natural, ranks_in_order
 from evenstep.importers.kineto.names import phase
-from evenstep.importers.steps import mlflow, tensorboard
+from evenstep.importers.steps import tensorboard
 from evenstep.importers.steps.records import WHOLE, WORK, Timed, trace_of
 from evenstep.importers.tables import (
     RELATIVE,
@@ -120,7 +120,7 @@ def _tracker_of(source: SourceFile) -> Tracker | None:
     """The reader of an experiment tracker's files; None of a table."""
     if tensorboard.recognises(source.head):
         return tensorboard.scalars
-    return mlflow.scalars if mlflow.recognises(source) else None
+    return tensorboard.scalars_of_run if tensorboard.is_run(source) else None
 
 
 def layout_of(source: SourceFile) -> StepColumns | None:
@@ -241,7 +241,8 @@ def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -
         kinds, code = told
         numbers = _number_workers(kinds, places, bool(layout.rank))
         rank = np.append(np.array(numbers, np.int64), -1)[code]
-    time = time if unit or "elapsed" in layout.time.lower() else _over_midnight(rank, time)
+    if not unit and "elapsed" not in layout.time.lower() and np.nanmax(time, initial=0.0) < DAY_S:
+        time = _continued(rank, time, DAY_S / 2, DAY_S)  # of the day, which begins anew at midnight
     number = table.numbers.get(layout.step)
     number = _count_steps(rank, time) if number is None else number
     if layout.step and layout.epoch:
@@ -391,13 +392,6 @@ def _seconds(time: Array) -> Array:
     """Times in seconds: those since 1970 may be in ms, µs or ns."""
     largest = float(np.nanmax(time, initial=1.0))
     return time / 1000.0 ** max(int(np.log10(largest) - 8) // 3, 0)
-
-
-def _over_midnight(rank: Array, time: Array) -> Array:
-    """Times of a clock that shows the day's: where one of a worker, in the order of the file, falls
-    by more than half a day, a new day has begun."""
-    of_day = np.nanmax(time, initial=0.0) < DAY_S
-    return _continued(rank, time, DAY_S / 2, DAY_S) if of_day else time
 
 
 def _metrics(path: Path, tags: Scalars, own: int, limits: list[str]) -> list[Timed]:

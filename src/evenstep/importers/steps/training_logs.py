@@ -1,11 +1,8 @@
 """Read the steps in logs that trainers print, among any other lines.
 
-Read are Megatron-LM, nanotron, DeepSpeed, NeMo, nanoGPT, modded-nanogpt, llm.c and their
-derivatives, fairseq, detectron2, MMEngine, mmcv, YOLOX, timm, Swin, MaxText, OLMo, Paddle, verl,
-ms-swift, the examples of torchvision and PyTorch, the progress bars of the Hugging Face Trainer and
-Lightning (tqdm), MLPerf's `:::MLLOG`, and else any lines with a time stamp, a step and a loss. In a
-log of several ranks lines name their rank, or begin with it (torchrun, srun, mpirun); any other log
-is of one rank.
+Read are the trainers in `KINDS`, progress bars (tqdm, Keras), MLPerf's `:::MLLOG`, and else any
+lines with a time stamp, a step and a loss. In a log of several ranks lines name their rank, or
+begin with it (torchrun, srun, mpirun); any other log is of one rank.
 """
 
 from __future__ import annotations
@@ -37,6 +34,7 @@ SEARCHED_LINES = 200_000  # of a log that begins with lines of NCCL
 LATEST_S = 1e9  # of a clock that begins with the run
 LONGEST = 16_384  # characters of a line that are examined: verl prints all metrics in one
 _FEWEST = 2  # lines of steps in a training log
+GROWN = np.log(2.0)  # between the growth of a clock per step and its mean since the beginning
 _WITH_TIMERS = "Megatron-LM"  # prints the timers of a step after its line
 
 #: The rank at the beginning of a line (`[rank3]`, `3: `, `[1,3]:`), which may be a task's of srun;
@@ -52,13 +50,15 @@ _TAG = re.compile(
 _OWN = re.compile(r"[\[(]rank[ =:]{1,2}(\d{1,7})(?:/\d{1,7})?[\])]", re.IGNORECASE)
 _TAGGED = 160  # characters before the end of a tag
 _HOLE = re.compile(rb"\0{64,}")  # what a crash or a rotation of logs leaves in a file
+_RETURN = "#015"  # a carriage return in what syslog and CloudWatch keep of a terminal
 #: `2026-05-08 12:00:00,123`, also with slashes, of absl (`I0508 12:00:00.123456`), and at the
-#: beginning of a line without a year or a day.
+#: beginning of a line or after `Time=` without a year or a day.
 _STAMP = re.compile(
-    r"(?:\b(\d{4})[-/]|^\W{0,3}|\b[DIWE])(?:(\d\d)[-/]?(\d\d)[T ])?"
+    r"(?:\b(\d{4})[-/]|^\W{0,3}|\b[DIWE]|\bTime=)(?:(\d\d)[-/]?(\d\d)[T ])?"
     r"(\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?"
 )
 _CLOCK = {"d": 86400, "h": 3600, "m": 60, "sec": 1}  # seconds of each
+_UNITS = {"K": 1e3, "m": 1e-3, "u": 1e-6}  # before a unit
 _NUMBER = r"\\d+(?:\\.\\d+)?(?:[eE][+-]?\\d+)?"  # in a replacement
 
 MARKS = ("times across ranks (ms):", "time (ms) | ")  # of timers with a rank
@@ -150,12 +150,8 @@ class Timers:
             if low >= 0:
                 both = f"{low:.6g} and {high:.6g} ms"
                 what = f"the shortest and longest of all ranks ({name}: {both})"
-        if not what:
-            return []
-        return [
-            f"timers of this log are {what}: they do not tell which rank is slow; log with "
-            "--timing-log-level 2 --timing-log-option all"
-        ]
+        said = f"timers of this log are {what}: they do not tell which rank is slow; log with "
+        return [f"{said}--timing-log-level 2 --timing-log-option all"] if what else []
 
 
 class LogLine(NamedTuple):
@@ -167,6 +163,7 @@ class LogLine(NamedTuple):
     total: int = 0  # of its progress bar, or of its epoch
     epoch: int = 0
     whole: bool = False  # whether the clock shows whole seconds
+    since: bool = False  # whether the seconds are those since the last line
 
 
 @dataclass(slots=True)
@@ -183,14 +180,15 @@ class Log:
     timers: Timers = field(default_factory=Timers)
     kind: str = ""
     mixed: int = 0  # lines of other processes, or of the same step
+    epoch_steps: int = 0  # of the last line
 
 
 class LogKind(NamedTuple):
     """A kind of log: a mark that is fast to search for, and the pattern of a line.
 
     Its groups are numbers: the `step` of all, or of an `epoch` of `steps`; how long it took, `ms`
-    (in thousands before a `K`) or `s`, or steps per second as `rate`; how long the run had lasted,
-    `clock` in ms, `wall` in whole seconds, or days `d`, hours `h`, minutes `m` and `sec`.
+    or `s`, all `since` the last line, or in the `mean` of a bar, with a `unit`; steps per second as
+    `rate`; how long the run had lasted, `clock` in ms, `wall`, or `d`, `h`, `m` and `sec`.
     """
 
     mark: str
@@ -200,7 +198,7 @@ class LogKind(NamedTuple):
     @property
     def coarse(self) -> bool:
         """Whether the time is of a clock in whole seconds."""
-        return bool(self.pattern.groupindex.keys() & {"wall", "sec"})
+        return bool(self.pattern.groupindex.keys() & {"wall", "sec", "mean"})
 
     def read(self, text: str) -> LogLine | None:
         """The step in a line; None without one."""
@@ -208,31 +206,33 @@ class LogKind(NamedTuple):
         if found is None:
             return None
         groups = found.groupdict()
-        kilo = 1e3 if groups.pop("K", None) else 1.0
+        unit = _UNITS.get(groups.pop("unit", None) or "", 1.0)
         said = {name: float(value) for name, value in groups.items() if value}
-        epoch = said.get("epoch", 0)
-        step = said["step"] + epoch * said.get("steps", 0)
-        seconds = said.get("s", said.get("ms", np.nan) * kilo / 1e3)
+        epoch, steps = int(said.get("epoch", 0)), int(said.get("steps", 0))
+        step = said["step"] + epoch * steps
+        seconds = said.get("s", said.get("since", said.get("ms", np.nan) * unit / 1e3))
         if said.get("rate"):
             seconds = 1.0 / said["rate"]
-        clock_s, whole = said.get("wall", said.get("clock", np.nan) / 1e3), False
+        bar_s = step * said.get("mean", np.nan) * unit
+        clock_s, whole = said.get("wall", said.get("clock", bar_s * 1e3) / 1e3), False
         if "sec" in said:
             clock_s = sum(said.get(name, 0) * long for name, long in _CLOCK.items())
         if not clock_s < LATEST_S:
             clock_s, whole = _stamp(text)
         if np.isnan(seconds) and np.isnan(clock_s):
             return None
-        return LogLine(int(step), seconds, clock_s, int(said.get("steps", 0)), int(epoch), whole)
+        return LogLine(int(step), seconds, clock_s, steps, epoch, whole, "since" in said)
 
 
-STAMPED, BAR = "stamped lines", "progress bar"  # kinds that all others go before
+STAMPED, BAR, KERAS = "stamped lines", "progress bar", "Keras"  # all other kinds go before
+BARE = ("epochs", "nanoGPT")  # whose word of a duration may be any program's word of a clock
 BETWEEN, ALL = 0.0, np.inf  # windows: the steps since the last line, or since the beginning
 
 
 def _kind(mark: str, pattern: str, window: float = BETWEEN) -> LogKind:
     """A kind whose pattern has `<step>` for a whole number, and `<ms>` or `<s>` for any."""
     pattern = re.sub("(?<!P)<(step|steps|epoch)>", r"(?P<\1>\\d{1,9})", pattern)
-    pattern = re.sub("<(ms|s|rate|clock|wall)>", rf"(?P<\1>{_NUMBER})", pattern)
+    pattern = re.sub("<(ms|s|rate|since|mean|clock|wall)>", rf"(?P<\1>{_NUMBER})", pattern)
     return LogKind(mark, re.compile(pattern), window)
 
 
@@ -242,7 +242,7 @@ KINDS = {
         r"\biteration=?\s{1,12}<step>/\s{0,12}\d{1,9} \|.{0,600}?"
         r"elapsed[ _]time[ _]per[ _]iteration[ _]\(?(?:ms\)?[:=] ?<ms>|s\)?[:=] ?<s>)"),
     "nanotron": _kind("elapsed_time_per_iteration_ms",
-        r"\biteration: <step> / \d{1,9} \|.{0,400}?elapsed_time_per_iteration_ms: <ms>(?P<K>K)?"),
+        r"\biteration: <step> / \d{1,9} \|.{0,400}?_time_per_iteration_ms: <ms>(?P<unit>K)?"),
     "DeepSpeed": _kind("step=",
         r"(?:\bglobal_|\[Rank \d+\] )step=<step>, (?:RunningAvgSamplesPerSec|skipped)="),
     "DeepSpeed's pipeline": _kind("iter time (s)",
@@ -293,14 +293,23 @@ KINDS = {
     "ms-swift": _kind("global_step/max_steps",
         r"global_step/max_steps.: .<step>/<steps>.{0,200}?\belapsed_time.: .(?:(?P<d>\d{1,4})d )?"
         r"(?:(?P<h>\d{1,2})h )?(?:(?P<m>\d{1,2})m )?(?P<sec>\d{1,2})s"),
+    "TF-Slim": _kind("sec/step)", r"\bglobal step <step>: .{0,80}?\(<s> sec/step\)", 1),
+    "TF Estimator": _kind(" sec)", r"\bloss = .{0,80}?\bstep = <step> \(<since> sec\)"),
+    "BigDL": _kind("records in ",
+        r"\[Iteration <step>\].{0,80}?\bTrained \d{1,9} records in <s> seconds", 1),
     # any line with a time stamp, a step and a loss, as of torchtitan and InternLM
     STAMPED: _kind("oss",
         r"(?i)^(?=.*loss)(?!.*\b(?:eval|test|val(?!ue)))(?:.{0,200}?\bepoch\W{0,4}<epoch>\b)?.{0,200}?"
         r"\b(?:global[_ ]?)?(?:step|iter(?:ation)?|update|batch)s?\W{0,4}?\s{0,8}<step>"
         r"(?![\d.]*\s?m?s\b|\.\d)"),
-    # `12%|█▏  | 12/100 [00:14<01:46,  1.21s/it]`
+    # `12/100 [===>..] - 2s 22ms/step`, also with `━━━`, and `100/100 - 2s - 2s/epoch - 22ms/step`
+    KERAS: _kind("/step",
+        r"(?<![\d.])(?P<step>[1-9]\d{0,8})/<steps> (?:\[[=>.]{1,99}\]|[━╸]{1,99}|-).{0,200}? "
+        r"<mean>(?P<unit>[mu]?)s/step"),
+    # `12%|█▏  | 12/100 [00:14<01:46,  1.21s/it]`, but not of what goes before steps, or is in them
     BAR: _kind("%|",
-        r"\d{1,3}%\|[^|]{0,200}\|\s{0,4}(?P<step>[1-9]\d{0,8})/<steps> "
+        r"^(?![^%|]{0,160}\b(?:Processed|Generating|Loading|Downloading|Tokenizing|Map)\b[^%|]*%\|)"
+        r".{0,16000}?\d{1,3}%\|[^|]{0,200}\|\s{0,4}(?P<step>[1-9]\d{0,8})/<steps> "
         r"\[(?:(?P<h>\d{1,4}):)?(?P<m>\d\d):(?P<sec>\d\d)<[^\]]{0,60}(?:s/it|it/s)"),
 }  # fmt: skip
 
@@ -375,11 +384,10 @@ def recognises(source: SourceFile) -> bool:
     head = _HOLE.sub(b"", source.head)
     if b"\0" in head:
         return False
-    if _has_steps(head.decode("utf-8", "replace").splitlines()):
+    if _has_steps(head.decode("utf-8", "replace").replace(_RETURN, "\n").splitlines()):
         return True
-    if b"NCCL INFO" not in head:
-        return False
-    return _has_steps(line.text for line in islice(lines(source.path), SEARCHED_LINES))
+    read_on = islice(lines(source.path), SEARCHED_LINES if b"NCCL INFO" in head else 0)
+    return _has_steps(line.text for line in read_on)
 
 
 def _has_steps(text: Iterable[str]) -> bool:
@@ -405,7 +413,7 @@ def read(sources: Sequence[SourceFile]) -> Trace:
     elif log.kind == STAMPED and log.ticks:  # a bar that times more than such lines
         log.rows, log.kind = [], BAR
     counted, lost_s = progress.rows(log.ticks, draft.limits) if log.ticks else ([], 0.0)
-    log.rows += counted
+    log.rows = _between(log, draft.limits) + counted
     whole_s = {number: seconds for _, number, _, seconds in log.rows}
     if log.rows:
         log.timers.micro.clear()
@@ -414,12 +422,8 @@ def read(sources: Sequence[SourceFile]) -> Trace:
         log.rows, log.kind = [], log.kind or "timers"
     told = [*((*row, WHOLE) for row in log.rows), *parts]
     if not told:
-        few = (
-            "two steps with more than two whole seconds"
-            if log.ticks
-            else "two steps with the time"
-            f" (at least {progress.COARSE_S:.0f} s where it is in whole seconds)"
-        )
+        least = progress.SHORTEST_S if log.ticks else progress.COARSE_S
+        few = f"two steps with the time (at least {least:.0f} s where it is in whole seconds)"
         raise TraceError(f"{sources[0].path} has no {few} between them")
     rank, number, start, seconds, part = np.array(told, float).T
     rows = Timed(rank.astype(int), number.astype(int), start, seconds, part.astype(int))
@@ -434,6 +438,25 @@ def read(sources: Sequence[SourceFile]) -> Trace:
         trace.run["lost_work_s"] = lost_s
     trace.limits += _means(apart, KINDS[log.kind].window if log.kind in KINDS else BETWEEN)
     return trace
+
+
+def _between(log: Log, limits: list[str]) -> list[progress.Row]:
+    """The rows with times of steps. A bare `time` that grows from each line of a rank to the next
+    as the steps done do, within `GROWN`, is of a clock since the run's or the epoch's beginning."""
+    rank, number, start, seconds = np.array(log.rows, float).reshape(-1, 4).T
+    ahead, more = np.diff(number), np.diff(seconds)
+    along = (np.diff(rank) == 0) & (ahead > 0)
+    grows = along & (more > 0)
+    mean = more[grows] / ahead[grows]
+    done = ((number - 1) % (log.epoch_steps or np.inf) + 1)[1:][grows]
+    apart = np.abs(np.log(mean * done / seconds[1:][grows]))
+    clock = log.kind in BARE and len(mean) > max(_FEWEST, (1 - progress.MIXED) * along.sum())
+    if not clock or apart.max() > GROWN:
+        return log.rows
+    limits.append("times of this log grow with the steps: they are taken for those since the first")
+    begun = (start + seconds)[1:][grows] - mean
+    whose = rank[1:][grows].astype(int), number[1:][grows].astype(int)
+    return list(zip(*(each.tolist() for each in (*whose, begun, mean)), strict=True))
 
 
 def _means(apart: float, window: float) -> Iterator[str]:
@@ -461,7 +484,8 @@ def _apart(rows: Timed) -> float:
 
 def _read_file(log: Log, source: SourceFile, own: int) -> None:
     for line in lines(source.path):
-        _take(log, line.text[:LONGEST], own)
+        for text in line.text.split(_RETURN):
+            _take(log, text[:LONGEST], own)
         if len(log.rows) + len(log.ticks) > MOST_STEPS:
             raise TraceError(f"{source.path}: only the first {MOST_STEPS} steps were read")
 
@@ -493,11 +517,12 @@ def _take(log: Log, text: str, own: int) -> None:
 
 
 def _trust(kind: str) -> int:
-    return {"": 0, BAR: 1, STAMPED: 2}.get(kind, 3)
+    return {"": 0, BAR: 1, KERAS: 1, STAMPED: 2}.get(kind, 3)
 
 
 def _enter(log: Log, rank: int, said: LogLine) -> None:
     """Add a row for the step, with the line's duration or the time since an earlier step."""
+    log.epoch_steps = said.total
     before, clock_s, epoch, base = log.last.get(rank, (-1, np.nan, said.epoch, 0))
     if said.epoch > epoch and said.number + base < before:  # numbers begin anew
         base = before
@@ -508,7 +533,9 @@ def _enter(log: Log, rank: int, said: LogLine) -> None:
     if said.number < before or said.clock_s != clock_s:  # several lines may have the same second
         log.last[rank] = said.number, said.clock_s, max(said.epoch, epoch), base
     seconds = said.seconds
-    if np.isnan(seconds) and said.number > before >= 0:
+    if said.since:
+        seconds = seconds / (said.number - before) if said.number > before >= 0 else np.nan
+    elif np.isnan(seconds) and said.number > before >= 0:
         seconds = (said.clock_s - clock_s) / (said.number - before)
     again = log.rows and log.rows[-1][:2] == (rank, said.number)
     if seconds > 0 and again and not said.clock_s - sum(log.rows[-1][2:]) > seconds:
