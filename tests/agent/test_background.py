@@ -6,6 +6,7 @@ import pytest
 
 from evenstep.agent.background import EXCHANGE_S, SOONEST_S, Background, _soon_s
 from evenstep.agent.notes import Notes
+from evenstep.agent.stacks import combine
 from evenstep.agent.step_work import FIRST_STEP_NS
 from evenstep.errors import ConfigError
 from tests.agent.test_sharing import FakeStore
@@ -201,3 +202,23 @@ def test_hooks_that_cannot_be_polled_are_said_and_the_round_goes_on(background):
     background._round()
     assert background.facts["hooks of torch"].startswith("ConnectionError")
     assert background.facts["alarm"]
+
+
+def test_what_nccl_says_is_noted_when_it_changes(background):
+    told, words = [], iter(["rank 1 fails", "rank 1 fails", "", "", "rank 1 fails"])
+    background._spool = SimpleNamespace(add_fact=lambda *fact: told.append(fact))
+    status = SimpleNamespace(in_words=lambda: next(words))
+    background._sources = [SimpleNamespace(latest=None), SimpleNamespace(latest=status), object()]
+    for _ in range(5):
+        background._record_nccl()
+    assert told == [("nccl", "rank 1 fails"), ("nccl", ""), ("nccl", "rank 1 fails")]
+
+
+def test_what_several_stacks_say_of_themselves_is_put_together():
+    first = {"mechanism": "compiled kernels", "unseen": ["a"], "on": True}
+    second = {"mechanism": "mpi4py", "instead": "no compiler", "unseen": ["b"], "on": False}
+    assert combine([]) == {}
+    assert combine([first, second]) == {
+        "mechanism": "compiled kernels, mpi4py", "instead": "no compiler", "unseen": ["a", "b"],
+        "on": True,
+    }  # fmt: skip

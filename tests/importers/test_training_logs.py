@@ -1,6 +1,7 @@
 """Logs of trainers, in the words each of them prints."""
 
 import json
+import tracemalloc
 from contextlib import suppress
 
 import pytest
@@ -580,6 +581,20 @@ def test_no_line_is_lost_behind_a_long_one_or_a_long_hole(tmp_path, monkeypatch,
             "first\n" + filler * length + "\n" * (filler == "x") + "second\nthird\n"
         )
         assert [line.text for line in content.lines(path)][-2:] == ["second", "third"]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_line_without_an_end_takes_no_memory_beyond_its_limit(tmp_path, monkeypatch, end):
+    monkeypatch.setattr(content, "LONGEST_LINE", 64 << 10)
+    monkeypatch.setattr(compression, "PIECE_BYTES", 64 << 10)
+    (path := tmp_path / "out.log").write_text("x" * (8 << 20) + end + "second\n", newline="")
+    tracemalloc.start()
+    try:
+        found = [(line.number, line.start, line.text[:6]) for line in content.lines(path)]
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert found == [(1, 0, "xxxxxx"), (2, (8 << 20) + len(end), "second")]
 
 
 def test_a_bar_of_more_than_a_mebibyte_in_one_line_is_read_to_its_end(opened):

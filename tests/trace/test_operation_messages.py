@@ -198,6 +198,18 @@ def test_what_is_received_before_it_is_sent_by_more_than_clocks_err_is_another(e
     assert messages(by_hand(rows)).unpaired == unpaired
 
 
+@pytest.mark.parametrize(("left_out", "unpaired"), [(None, 0), (11, 3)])
+def test_what_is_received_after_it_was_sent_is_another_only_where_operations_are_missing(
+    left_out, unpaired
+):
+    """A send may end before its receive begins; of a table with holes that is a wrong pair."""
+    rows = [*BY_HAND]
+    rows[1] = (0, "forward-send", 1.0, 1.05, 0)
+    rows[4] = (1, "forward-recv", 1.07, 1.1, 0)
+    found = messages(by_hand([row for at, row in enumerate(rows) if at != left_out]))
+    assert (found.unpaired, found.doubtful) == (unpaired, left_out is not None)
+
+
 @pytest.mark.parametrize(("late_s", "doubtful"), [(0.009, False), (0.011, True)])
 def test_a_compute_that_begins_before_what_it_needs_has_come_makes_the_count_doubtful(
     late_s, doubtful

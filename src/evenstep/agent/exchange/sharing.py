@@ -51,7 +51,6 @@ class Sharing:
     on_orders: Callable[[Orders], None] | None = None
 
     def __post_init__(self) -> None:
-        self.local_world = max(self.local_world, 1)
         self._plan: Plan | None = None  # set by the training thread of rank 0
         self._next = Orders()  # to be published by rank 0
         self._delivered = Orders()  # rank 0's last ones, as known here
