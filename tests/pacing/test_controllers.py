@@ -119,7 +119,9 @@ def test_a_step_without_wait_ends_a_local_delay_at_once() -> None:
 
 def test_the_only_rank_of_a_job_waits_for_nobody() -> None:
     # what looks like 5 ms of wait in every step is another job on its links
-    assert feed(LocalSlack(1), [5 * MS] * 70) is Reason.LAST
+    rule = LocalSlack(1)
+    feed(rule, [5 * MS] * 70)
+    assert propose(rule) == (0, Reason.LAST)
 
 
 def test_what_the_host_overslept_does_not_creep_into_the_delay() -> None:

@@ -345,3 +345,10 @@ def test_a_trial_is_wanted_for_the_shortest_delay_there_is(monkeypatch, wish, wa
     decided = made.decide(20)
     assert (decided.delay_ns, made.trial.wanted) == (0 if wanted else wish, wanted)
     assert decided.reason is (Reason.GUARD_OFF if wanted else Reason.SLACK)
+
+
+def test_a_pacer_is_guarded_and_only_watches_unless_told_otherwise() -> None:
+    made = Pacer(PacerSettings(mode="on", world=4))
+    drive(made, range(100))
+    assert made.trial.word == "on trial"
+    assert Pacer(PacerSettings()).settings.mode == "observe"

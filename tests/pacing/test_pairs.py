@@ -271,3 +271,34 @@ def test_a_rank_that_follows_a_loss_on_trial_keeps_all_evidence() -> None:
         trial._pair(*two_blocks(100.0, 90.0))
     assert trial.word == "on trial"
     assert trial._against.log < 0.0
+
+
+def test_orders_that_go_on_leave_what_was_learnt_and_new_ones_begin_anew() -> None:
+    trial = follower(0)
+    trial.follow(2, 0)
+    trial._acted = BLOCK_STEPS
+    trial._pair(*two_blocks(100.0, 101.0))
+    lost = trial._own_loss
+    trial.follow(4, 0)
+    assert trial._own_loss == lost > 0.0
+    trial.follow(0, 0)
+    assert trial._own_loss == lost
+    trial.follow(2, 0)
+    assert trial._own_loss == 0.0
+
+
+def test_a_trial_remembers_a_bounded_number_of_gains() -> None:
+    trial = leader("pays")
+    for _ in range(9 * MOST_PAIRS):
+        trial._for.add(0.0)
+        trial._enter(0.0, 0.0)
+    assert len(trial.gains) == 8 * MOST_PAIRS
+
+
+def test_a_gain_that_no_step_can_have_is_an_open_end() -> None:
+    trial = leader()
+    trial.gains = [-2.5] * 12  # of the mean of both: 2 is all of one block
+    assert trial.verdict.gain == -float("inf")
+    assert trial.verdict.low == -float("inf")
+    trial.gains = [0.5] * 12
+    assert 0.0 < trial.verdict.low <= trial.verdict.gain == pytest.approx(0.4)
