@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from evenstep.trace.ranks import format_ranks, parse_ranks
@@ -23,6 +24,17 @@ SHARES: tuple[tuple[str, str], ...] = (
     ("wait", "wait"),
     ("input", "input"),
     ("other", "other"),
+)
+
+#: What a library is at, by its file.
+_DOING = (
+    ("utils/data/dataloader.py>", "waiting for its loader"),
+    ("/subprocess.py>", "in a subprocess"),
+    (
+        "_dynamo/(convert|guards|variables)|fx/experimental/|_subclasses/|autograd/graph_",
+        "compiling",
+    ),
+    ("_inductor/(compile_fx|graph|lowering|scheduler|codegen|async_compile)", "compiling"),
 )
 
 #: Units that read better as a sign, or as nothing.
@@ -194,10 +206,19 @@ def printable(text: object) -> str:
 
 
 def own_place(frames: Sequence[str]) -> str:
-    """The innermost frame of the user's own code (files of Python and torch are in brackets), else
-    the innermost frame."""
-    own = (frame for frame in frames if not frame.startswith("<"))
-    return next(own, frames[0] if frames else "")
+    """The innermost frame of the user's own code (files of Python and torch are in brackets, as is
+    code without a file), else the innermost frame."""
+    files = [frame for frame in frames if not frame.startswith("<")]
+    typed = [frame for frame in frames if frame.startswith(("<stdin>", "<string>", "<ipython"))]
+    return next(iter(files or typed or frames), "")
+
+
+def seen_at(frames: Sequence[str]) -> str:
+    """`own_place`, and what the library that it called was at: "train.py:7 fit, compiling"."""
+    place = own_place(frames)
+    called = takewhile(lambda frame: frame != place, frames)
+    doing = [text for frame in called for file, text in _DOING if re.search(file, frame)]
+    return ", ".join([place, *doing[-1:]])
 
 
 def how_ended(facts: Mapping[str, Any], *, brief: bool = False) -> str:

@@ -52,6 +52,17 @@ def test_the_script_is_named_however_deep_in_a_library_an_exception_was_raised()
     assert script.startswith("tests/agent/test_frames.py:")
 
 
+def test_the_script_is_named_however_deep_in_a_library_a_thread_is():
+    """As in a compiler that calls itself hundreds of times."""
+    called = {"look": frames_of_thread, "ident": threading.get_ident()}
+    text = "def call(depth): return call(depth - 1) if depth else look(ident)"
+    exec(compile(text, copy.__file__, "exec"), called)
+    *library, script = called["call"](20 * DEEPEST)
+    assert len(library) == DEEPEST
+    assert all("copy.py>:" in frame for frame in library)
+    assert script.startswith("tests/agent/test_frames.py:")
+
+
 def passed_on():
     try:
         copy.copy(threading.Lock())

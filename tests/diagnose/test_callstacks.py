@@ -45,6 +45,37 @@ def test_of_a_wait_in_pythons_own_code_the_line_that_called_it_is_named(late):
     assert finding.cause.endswith("it was in train.py:25 batch")
 
 
+@pytest.mark.parametrize(
+    ("frames", "doing"),
+    [
+        (
+            "<queue.py>:180 get < <utils/data/dataloader.py>:1291 _try_get_data",
+            ", waiting for its loader",
+        ),
+        ("<selectors.py>:415 select < <python3.12/subprocess.py>:1209 wait", ", in a subprocess"),
+        ("<torch/fx/graph.py>:180 name < <torch/_dynamo/convert_frame.py>:777 call", ", compiling"),
+        ("<_inductor/codegen/cpp.py>:9 emit < <torch/_inductor/graph.py>:777 run", ", compiling"),
+        ("<nn/modules/linear.py>:1 forward < <torch/fx/graph_module.py>:949 call_wrapped", ""),
+    ],
+)
+def test_what_the_library_was_at_is_said_beside_the_line_that_called_it(late, frames, doing):
+    late = seen(late, 2, {f"{frames} < train.py:25 batch": 90})
+    assert diagnose(late).findings[0].cause.endswith(f" it was in train.py:25 batch{doing}")
+
+
+@pytest.mark.parametrize("file", ["train.py", "<stdin>", "<string>"])
+def test_a_call_of_a_library_that_is_never_long_in_one_function_is_named_by_its_line(late, file):
+    """As a compilation is. The others wait as long in another line of the same function."""
+    late = World().slow(2, Phase.FORWARD, 50 * MS).trace()
+    for rank in range(4):
+        own = {f"<torch/a.py>:{n} f{n} < {file}:12 <module>": 4 for n in range(15)}
+        others = {f"<torch/b.py>:9 wait < {file}:14 <module>": 60}
+        late = seen(late, rank, {"train.py:9 data": 40} | (own if rank == 2 else others))
+    finding = diagnose(late).findings[0]
+    assert finding.stacks[0].share == pytest.approx(0.6, abs=1e-3)
+    assert finding.cause.endswith(f"60 % of the looks at rank 2 it was in {file}:12 <module>")
+
+
 def test_a_thread_that_computes_beside_training_on_the_late_rank_alone_is_named(late):
     names = (*late.names, "<json>:2 dumps < train.py:70 export")
     looks = {"kind": Kind.STACK, "step": 30, "payload": 70, "name": len(names) - 1}

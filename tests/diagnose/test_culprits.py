@@ -93,6 +93,16 @@ def test_a_loader_that_stalls_now_and_then_is_its_ranks_though_all_hand_batches_
     assert finding.severity == pytest.approx(disturbed.injected_share(), rel=0.1)
 
 
+def test_a_loader_whose_workers_bring_several_batches_at_once_is_late_in_some_steps(worst):
+    """What it takes more in these is told with how many they are."""
+    table = World().everywhere()
+    table[::2, 2] = 80 * MS
+    cause = worst(World().delayed(Phase.INPUT, table)).cause
+    assert cause.endswith("80 ms later than the others' in 28 of 57 steps")
+    always = worst(World().slow(2, Phase.INPUT, 80 * MS)).cause
+    assert always.endswith("later than the others'")
+
+
 def test_slow_loaders_everywhere_have_no_culprit(worst):
     finding = worst(World(input_ns=20 * MS))
     # 20 ms of input + 20 forward + 40 backward + 4 optimizer + 0.5 exposed transfer

@@ -46,7 +46,7 @@ def test_who_is_slower_at_all_that_it_does_is_called_so():
     slow = World(noise=0.01).slow(1, Phase.FORWARD, 4 * MS).slow(1, Phase.BACKWARD, 8 * MS)
     found = diagnose(slow.trace()).findings[0]
     assert found.title == "Slow compute on rank 1"
-    assert "all its work is slower, by 12" in found.cause
+    assert "all its work takes longer, by 12" in found.cause
     assert "clocks, temperature" in found.options[0].action
 
 

@@ -19,7 +19,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 DEEPEST = 12  # frames kept, from the innermost
-MOST_WALKED = 8 * DEEPEST  # frames read: those of evenstep are not kept
+MOST_WALKED = 32 * DEEPEST  # frames read: those of evenstep are not kept
 _OURS = str(Path(__file__).parents[2])
 _PYTHON = str(Path(os.__file__).parent)
 _PACKAGES = "-packages/"  # "site-packages", of Debian "dist-packages"

@@ -8,7 +8,7 @@ other ranks. Machines are compared by the probe inside the job (`--probe-every`)
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -24,13 +24,14 @@ from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
 
 SEPARATOR = " < "
+PlaceOf = Callable[[Sequence[str]], str]
 
 
 class StackSamples(NamedTuple):
     """The stack samples of one rank."""
 
     total: int
-    places: Mapping[str, Counter[str]]  # by innermost function: samples of each stack
+    places: Mapping[str, Counter[str]]  # samples of each stack, by its place
     step_ns: float  # mean step of the rank without the collector's pauses; 1 where none is known
     bursts: Sequence[Counter[str]]  # samples of each place in each burst
 
@@ -74,9 +75,11 @@ def with_stacks(trace: Trace, finding: Finding) -> Finding:
     if finding.mode in TERMINAL:
         stacks = _at_the_end(trace, rows, finding.when.steps[-1][1] if finding.when.steps else 0)
         own = [each for each in stacks if each.rank in finding.where.ranks]
-        place = f"; it was in {words.own_place(own[0].frames)}" if own else ""
+        place = f"; it was in {words.seen_at(own[0].frames)}" if own else ""
         return replace(finding, stacks=stacks, cause=finding.cause + place)
-    stacks = _of_late(trace, rows, finding)
+    stacks, lines = (_of_late(trace, rows, finding, of) for of in (_function, words.own_place))
+    if lines and lines[0].share * levels.MOST > max([0.0, *(stack.share for stack in stacks)]):
+        stacks = lines  # what one line calls is spread over many functions
     beside = [_beside(trace, every, rank) for rank in finding.where.ranks[: levels.LISTED]]
     most = max([0.0, *(stack.share for stack in stacks)])
     stacks = [*(each for each in beside if each.share > most), *stacks]
@@ -84,7 +87,7 @@ def with_stacks(trace: Trace, finding: Finding) -> Finding:
         return finding
     first = stacks[0]
     of = f" of the looks at rank {first.rank}"
-    seen = f"; in {words.percent(first.share)}{of} it was in {words.own_place(first.frames)}"
+    seen = f"; in {words.percent(first.share)}{of} it was in {words.seen_at(first.frames)}"
     return replace(finding, stacks=stacks, cause=finding.cause + seen)
 
 
@@ -102,7 +105,13 @@ def _at_the_end(trace: Trace, rows: Columns, step: int) -> list[CallStack]:
     ]
 
 
-def _of_late(trace: Trace, rows: Columns, finding: Finding) -> list[CallStack]:
+def _function(frames: Sequence[str]) -> str:
+    """The innermost function of a stack, without its line: a loop is one place."""
+    file, _, rest = frames[0].rpartition(":")
+    return f"{file} {rest.partition(' ')[2]}"
+
+
+def _of_late(trace: Trace, rows: Columns, finding: Finding, place_of: PlaceOf) -> list[CallStack]:
     """Stacks of the places in which the culprits were longer in the finding's steps than the others
     usually are, the longest first."""
     ranks, sampled = finding.where.ranks[: levels.LISTED], np.unique(rows["rank"]).tolist()
@@ -113,11 +122,11 @@ def _of_late(trace: Trace, rows: Columns, finding: Finding) -> list[CallStack]:
         ranks, outside = sampled[: levels.LISTED], ~inside
         if not (inside.any() and outside.any()):
             return []
-    others = [_samples(trace, rows, rank, outside) for rank in sampled]
+    others = [_samples(trace, rows, rank, outside, place_of) for rank in sampled]
     others = [each for each in others if each.total]
     found = []
     for rank in (rank for rank in ranks if rank in sampled):
-        mine = _samples(trace, rows, rank, inside)
+        mine = _samples(trace, rows, rank, inside, place_of)
         usual = {place: [other.spent_ns(place) for other in others] for place in mine.places}
         excess = {
             place: mine.spent_ns(place) - float(np.median(times or [0.0]))
@@ -162,7 +171,7 @@ def _longer_lines(mine: StackSamples, others: Sequence[StackSamples], place: str
     return [line for line in most if more[line] > 0] or most[:1]
 
 
-def _samples(trace: Trace, rows: Columns, rank: int, counted: Array) -> StackSamples:
+def _samples(trace: Trace, rows: Columns, rank: int, counted: Array, of: PlaceOf) -> StackSamples:
     """A rank's samples, of the rows that are `counted`."""
     mine = rows["rank"] == rank
     rows, counted = rows.select(mine), counted[mine]
@@ -178,10 +187,9 @@ def _samples(trace: Trace, rows: Columns, rank: int, counted: Array) -> StackSam
         looks += int(count)
         if counts:
             text = trace.names[int(name)]
-            file, _, rest = text.partition(SEPARATOR)[0].rpartition(":")
-            function = f"{file} {rest.partition(' ')[2]}"  # without its line: a loop is one place
-            places[function][text] += int(count)
-            bursts[-1][function] += int(count)
+            place = of(text.split(SEPARATOR))
+            places[place][text] += int(count)
+            bursts[-1][place] += int(count)
     steps = trace.summaries[trace.summary_rank == rank]
     count = int(steps["count"].sum()) if len(steps) else 0
     running_ns = float((steps["step_sum_ns"] - steps["pause_ns"]).sum()) if count else 1.0

@@ -12,7 +12,7 @@ from evenstep.diagnose.finding import Evidence, Finding, Where
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import middle_of_others
-from evenstep.diagnose.levels import MINOR, MOST, NAMED
+from evenstep.diagnose.levels import DOMINANT, MINOR, MOST, NAMED
 from evenstep.diagnose.modes.intervention import constant, finding_of, finding_of_late, when
 from evenstep.diagnose.sentences import say
 from evenstep.trace.columns import Array
@@ -49,7 +49,11 @@ def _late_batches(case: Case) -> list[Finding]:
     cells, values = case.delays.cells(Cause.INPUT), case.grid.phase_ns[Phase.INPUT]
     columns = np.isin(case.grid.ranks, case.culprits(cells, Cause.INPUT))
     mine, others = (np.median(values[:, one]) if one.any() else 0 for one in (columns, ~columns))
-    numbers = {"more": case.mean_excess_ns(cells & columns, Cause.INPUT)}
+    hit, steps = np.count_nonzero((cells & columns).any(axis=1)), len(cells)
+    numbers = {
+        "more": case.mean_excess_ns(cells & columns, Cause.INPUT),
+        "often": f" in {hit:,} of {steps:,} steps" if hit < DOMINANT * steps else "",
+    }
     return finding_of_late(
         case, "input_pipeline.rank", cells, Cause.INPUT, numbers=numbers,
         options=["loader", "host"], evidence=[Evidence("input_per_step", mine, others, "ns")],

@@ -13,7 +13,7 @@ from evenstep.diagnose.sentences import Verdict, best, partial, sureness, verdic
 from evenstep.report.terminal.sentences import growth
 from evenstep.report.terminal.style import Style
 from evenstep.report.terminal.terminal import bar, legend, scaling, step_time
-from evenstep.words import capital, cells, duration, is_known, own_place, percent, plural, printable
+from evenstep.words import capital, cells, duration, is_known, percent, plural, printable, seen_at
 
 OTHERS = 3  # findings after the first with a line each
 LINES = 2  # of cause and remedy
@@ -65,7 +65,7 @@ def seen_in(finding: Finding) -> str:
     late = finding.where.ranks
     for stack in [each for each in finding.stacks if not late or each.rank in late][:1]:
         share = "" if finding.mode in TERMINAL else f" ({percent(stack.share)} of samples)"
-        return own_place(stack.frames) + share
+        return seen_at(stack.frames) + share
     return ""
 
 
