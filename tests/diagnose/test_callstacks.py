@@ -81,7 +81,9 @@ def test_a_thread_that_computes_beside_training_on_the_late_rank_alone_is_named(
     looks = {"kind": Kind.STACK, "step": 30, "payload": 70, "name": len(names) - 1}
     late = with_rows(late, rank=2, bytes_in=0, enter_ns=1, exit_ns=2, **looks)
     late.names = names
-    first, second, *_ = diagnose(late).findings[0].stacks
+    finding = diagnose(late).findings[0]
+    first, second, *_ = finding.stacks
+    assert finding.options[0].action.startswith("move that thread's work into a process")
     assert first.frames[0] == "train.py:70 export in another thread"
     assert first.share == pytest.approx(70 / 85, abs=1e-3)
     assert second.frames[0] == "train.py:31 nap"

@@ -18,6 +18,7 @@ from evenstep import words
 from evenstep.diagnose import levels
 from evenstep.diagnose.finding import TERMINAL, CallStack, Evidence, Finding
 from evenstep.diagnose.measure.hosts import hardware, metric_samples, node_of
+from evenstep.diagnose.sentences import say
 from evenstep.statistics.outliers import Series, standing
 from evenstep.trace.columns import Array, Columns
 from evenstep.trace.spool.layout import Kind
@@ -88,7 +89,10 @@ def with_stacks(trace: Trace, finding: Finding) -> Finding:
     first = stacks[0]
     of = f" of the looks at rank {first.rank}"
     seen = f"; in {words.percent(first.share)}{of} it was in {words.seen_at(first.frames)}"
-    return replace(finding, stacks=stacks, cause=finding.cause + seen)
+    options = list(finding.options)
+    if first in beside and options:
+        options[0] = replace(options[0], action=say("straggler.thread"))
+    return replace(finding, stacks=stacks, cause=finding.cause + seen, options=options)
 
 
 def _at_the_end(trace: Trace, rows: Columns, step: int) -> list[CallStack]:
