@@ -813,6 +813,38 @@ def tracked(tmp_path):
     return tmp_path
 
 
+@pytest.mark.parametrize("warm", ["1", "True"])
+def test_rows_of_warm_up_are_no_steps(tmp_path, warm):
+    """The first call of rank 0 compiles: 87 % of all its time, and none of the benchmark's."""
+    path = tmp_path / "dispatch_latency.csv"
+    cold = {"1": "0", "True": "False"}[warm]
+    path.write_text(
+        "rank,iteration,elapsed_us,is_warmup\n"
+        + "".join(
+            f"{rank},{at},{(20 if at else 900 - 850 * rank) + rank},{cold if at else warm}\n"
+            for rank in (0, 1) for at in range(5)
+        )
+    )  # fmt: skip
+    trace = open_trace([path])
+    assert set(trace.of_kind(Kind.STEP).step.tolist()) == {1, 2, 3, 4}
+    assert any("2 rows have no worker" in limit for limit in trace.limits)
+
+
+@pytest.mark.parametrize("times", [[20, 20, 20, 20], [20, 20, 21, 21]])
+def test_elapsed_times_that_stay_are_those_of_steps(tmp_path, times):
+    path = tmp_path / "steps.csv"
+    rows = "".join(f"0,{at},{ms}\n" for at, ms in enumerate(times))
+    path.write_text("rank,step,elapsed_ms\n" + rows)
+    steps = open_trace([path]).of_kind(Kind.STEP)
+    assert ((steps.exit_ns - steps.enter_ns) / 1e6).tolist() == times
+
+
+def test_a_column_that_is_warm_up_throughout_leaves_its_rows(tmp_path):
+    path = tmp_path / "steps.csv"
+    path.write_text("rank,step,seconds,warmup\n" + "".join(f"0,{at},1.5,1\n" for at in range(5)))
+    assert len(open_trace([path]).of_kind(Kind.STEP)) == 5
+
+
 def test_a_run_of_mlflow_has_the_times_of_its_steps(tracked):
     assert steps(open_trace([tracked])) == [(0, at, 0.5) for at in range(3)]
 

@@ -58,9 +58,8 @@ class Table(NamedTuple):
     """Columns of one length."""
 
     numbers: dict[str, Array]  # float64; nan where there is no number
-    texts: dict[
-        str, tuple[list[str], Array]
-    ]  # distinct texts, ascending, and each row's index; -1: none
+    #: Distinct texts, ascending, and each row's index; -1: none
+    texts: dict[str, tuple[list[str], Array]]
 
 
 @contextmanager
@@ -239,9 +238,8 @@ def _rejected_lines(connection: duckdb.DuckDBPyConnection, path: Path) -> list[s
     """A sentence about lines that are not rows, if there are any."""
     query = "SELECT count(DISTINCT line), min(line) FROM reject_errors"
     count, first = connection.execute(query).fetchall()[0]
-    if not count:
-        return []
-    return [f"{path}: {count} lines that are not rows were left out; the first is line {first}"]
+    said = f"{path}: {count} lines that are not rows were left out; the first is line {first}"
+    return [said] if count else []
 
 
 def _fetch(

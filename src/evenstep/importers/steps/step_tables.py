@@ -53,6 +53,7 @@ TIMES = ("timestamp", "_timestamp", "wall_time", "start", "start_time", "start_t
          "time", "time_s", "time_(s)", "time_sec", "time_ms", "time_(ms)", "time_us",
          "elapsed_time")  # fmt: skip
 PHASES = ("phase", "stage_name", "section")
+WARM, TRUE = ("is_warmup", "warmup"), ("1", "1.0", "true")  # rows that a benchmark does not count
 OF_RUNS = ("current_steps", "global_step/max_steps")  # LlamaFactory, ms-swift: with a run's time
 NO_STEPS = ("jobid", "busbw", "algbw")  # accounting of Slurm, results of benchmarks
 METRICS, VALUES = ("key", "metric", "metric_name", "tag"), ("value", "metric_value")
@@ -215,10 +216,9 @@ def read(sources: Sequence[SourceFile]) -> Trace:
         raise TraceError(f"nothing to read: {'; '.join(draft.limits) or 'no values'}")
     rows = Timed(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
     try:
-        trace = trace_of(rows, draft, {"source": NAME}, dict(enumerate(places)))
+        return trace_of(rows, draft, {"source": NAME}, dict(enumerate(places)))
     except TraceError as error:
         raise TraceError(f"{sources[0].path}: {error}") from None
-    return trace
 
 
 FORMAT = TraceFormat(NAME, recognises, read)
@@ -227,7 +227,8 @@ FORMAT = TraceFormat(NAME, recognises, read)
 def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -> list[Timed]:
     """The rows of a table, once per column of durations."""
     names = [layout.step, layout.time, layout.epoch, *(each.name for each in layout.durations)]
-    texts = [name for name in (layout.rank, *layout.places, layout.phase, layout.metric) if name]
+    warm = column_of(layout.file, WARM)
+    texts = list(filter(None, (layout.rank, *layout.places, layout.phase, layout.metric, warm)))
     table = read_table(layout.file, [name for name in dict.fromkeys(names) if name], texts, limits)
     length = len(next(iter(table.numbers.values())))
     if not length:
@@ -241,6 +242,10 @@ def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -
         kinds, code = told
         numbers = _number_workers(kinds, places, bool(layout.rank))
         rank = np.append(np.array(numbers, np.int64), -1)[code]
+    if warm:
+        kinds, code = table.texts[warm]
+        warmed = np.isin(code, [at for at, kind in enumerate(kinds) if kind.lower() in TRUE])
+        rank = np.where(warmed & ~warmed.all(), -1, rank)
     if not unit and "elapsed" not in layout.time.lower() and np.nanmax(time, initial=0.0) < DAY_S:
         time = _continued(rank, time, DAY_S / 2, DAY_S)  # of the day, which begins anew at midnight
     number = table.numbers.get(layout.step)
@@ -374,7 +379,8 @@ def _keeps_growing(rank: Array, time: Array) -> bool:
     at = np.lexsort((rank,))
     rank, time = rank[at][np.isfinite(time[at])], time[at][np.isfinite(time[at])]
     steps = np.diff(time)[np.diff(rank) == 0]
-    return len(steps) > 1 and bool((steps < 0).mean() <= MINOR and time.max() > 2 * steps[0])
+    grows = len(steps) > 1 and (steps < 0).mean() <= MINOR and np.median(steps) > 0
+    return bool(grows and time.max() > 2 * steps[0])
 
 
 def _continued(rank: Array, time: Array, fall: float = 0.0, more: float | None = None) -> Array:
