@@ -184,7 +184,8 @@ class Changes(ast.NodeTransformer):
 def _setting(node: ast.Assign | ast.AnnAssign) -> bool:
     """A name in capitals, or what Python itself reads."""
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-    names = [one.id for one in targets if isinstance(one, ast.Name)]
+    named = [one for target in targets for one in getattr(target, "elts", [target])]
+    names = [one.id if isinstance(one, ast.Name) else "" for one in named]
     return bool(names) and all(name.isupper() or name.startswith("__") for name in names)
 
 

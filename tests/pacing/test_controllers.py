@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from evenstep.pacing import Reason, Slowest, StepObservation
 from evenstep.pacing.paper import SHORTEST_WINDOW, PaperRule
-from evenstep.pacing.slack import LocalSlack, SharedSlack, caution
+from evenstep.pacing.slack import UNKNOWN_STEPS, LocalSlack, SharedSlack, caution
 
 MS = 1_000_000
 THRESHOLD, BOUND = 3 * MS, 10 * MS
@@ -226,3 +226,13 @@ def test_a_papers_threshold_is_raised_and_lowered_within_its_range() -> None:
         seen.append(rule._factor)
     raised = [min(8.0, 1.5**n) for n in range(8)]  # the first has none before it
     assert seen == pytest.approx([*raised, 8.0, 7.2, 6.48])
+
+
+def test_a_few_steps_of_unknown_wait_hold_a_rank_as_before_and_more_end_it() -> None:
+    rule = LocalSlack(4)
+    feed(rule, [5 * MS] * 64)
+    held = propose(rule)
+    assert feed(rule, [None] * (UNKNOWN_STEPS - 1)) is Reason.SLACK
+    assert feed(rule, [None]) is Reason.CANNOT_TELL
+    assert feed(rule, [5 * MS]) is Reason.SLACK
+    assert held[0] > 0

@@ -192,3 +192,17 @@ def test_unguarded_it_acts_once_it_has_looked(token):
         assert not token._acts
         token.end_step(step, STEP_NS, NOW, [])
     assert token._acts
+
+
+def test_what_a_host_overslept_is_forgotten_after_so_many_exchanges(token):
+    now, waits = NOW, []
+    for turn in range(LOOK_STEPS + 2):
+        ahead = THERE._replace(entered_ns=now, asked_ns=now - 1)
+        while wait := token.ask(now, [ahead]):
+            now += wait + (30 * MS if turn == 0 else 0)
+        waits.append(token.waited_ns)
+        token.leave(now + ALONE_NS)
+        now += STEP_NS
+    most_ns = MOST_WAIT * STEP_NS
+    assert max(waits[1:LOOK_STEPS]) <= most_ns - 30 * MS
+    assert waits[-1] == most_ns
