@@ -37,24 +37,22 @@ class StackSamples(NamedTuple):
     bursts: Sequence[Counter[str]]  # samples of each place in each burst
 
     def error_ns(self, place: str) -> float:
-        """Standard error of `spent_ns` (ratio estimator over bursts); 0 of a single burst."""
+        """Standard error of `more_ns` (ratio estimator over bursts); 0 of a single burst."""
         off = [burst[place] - self.share(place) * burst.total() for burst in self.bursts]
         if len(off) < 2:
             return 0.0
         return self.step_ns * float(np.std(off, ddof=1) * np.sqrt(len(off))) / max(self.total, 1)
 
-    def spent_ns(self, place: str) -> float:
-        """Time of a step in a place."""
-        return self.share(place) * self.step_ns
+    def share(self, place: str, line: str = "") -> float:
+        """Share of the samples in a place, or in a line of it."""
+        seen = self.places.get(place, {}).items()
+        looks = sum(n for text, n in seen if line in ("", text.partition(SEPARATOR)[0]))
+        return looks / max(self.total, 1)
 
-    def share(self, place: str) -> float:
-        return self.places[place].total() / max(self.total, 1) if place in self.places else 0.0
-
-    def lines(self, place: str) -> Counter[str]:
-        found: Counter[str] = Counter()
-        for text, looks in self.places.get(place, Counter()).items():
-            found[text.partition(SEPARATOR)[0]] += looks
-        return found
+    def more_ns(self, others: Sequence[StackSamples], place: str, line: str = "") -> float:
+        """Time of a step in there, above the median of the other ranks."""
+        usual = [one.step_ns * one.share(place, line) for one in others]
+        return self.step_ns * self.share(place, line) - float(np.median(usual or [0.0]))
 
 
 def with_stacks(trace: Trace, finding: Finding) -> Finding:
@@ -129,18 +127,14 @@ def _of_late(trace: Trace, rows: Columns, finding: Finding, place_of: PlaceOf) -
     others = [_samples(trace, rows, rank, outside, place_of) for rank in sampled]
     others = [each for each in others if each.total]
     found = []
-    for rank in (rank for rank in ranks if rank in sampled):
+    for rank in (each for each in ranks if each in sampled):
         mine = _samples(trace, rows, rank, inside, place_of)
-        usual = {place: [other.spent_ns(place) for other in others] for place in mine.places}
-        excess = {
-            place: mine.spent_ns(place) - float(np.median(times or [0.0]))
-            for place, times in usual.items()
-        }
+        excess = {place: mine.more_ns(others, place) for place in mine.places}
         sure = {place: more - mine.error_ns(place) for place, more in excess.items()}
         worst = sorted((p for p in excess if excess[p] > 0), key=lambda p: (-sure[p], p))
         for place in worst[: levels.SEVERAL]:
             longer, seen = _longer_lines(mine, others, place), mine.places[place]
-            share = sum(mine.lines(place)[line] for line in longer) / mine.total
+            share = sum(mine.share(place, line) for line in longer)
             there = [text for text in sorted(seen) if text.partition(SEPARATOR)[0] == longer[0]]
             text = max(there, key=lambda each: seen[each])
             if mine.share(place) >= levels.MINOR:
@@ -166,11 +160,8 @@ def _beside(trace: Trace, rows: Columns, rank: int) -> CallStack:
 def _longer_lines(mine: StackSamples, others: Sequence[StackSamples], place: str) -> list[str]:
     """Lines of a place in which a rank is longer than the others, the longest first: they may have
     something else to do in the same function, as in a script without any."""
-    lines, theirs = mine.lines(place), [(other, other.lines(place)) for other in others]
-    more = {}
-    for line, looks in lines.items():
-        usual = [other.step_ns * seen[line] / max(other.total, 1) for other, seen in theirs]
-        more[line] = mine.step_ns * looks / mine.total - float(np.median(usual or [0.0]))
+    lines = {text.partition(SEPARATOR)[0] for text in mine.places[place]}
+    more = {line: mine.more_ns(others, place, line) for line in lines}
     most = sorted(more, key=lambda line: (-more[line], line))
     return [line for line in most if more[line] > 0] or most[:1]
 
@@ -182,9 +173,8 @@ def _samples(trace: Trace, rows: Columns, rank: int, counted: Array, of: PlaceOf
     places: dict[str, Counter[str]] = defaultdict(Counter)
     bursts: list[Counter[str]] = []
     whole = looks = 0
-    for name, count, total, counts in zip(
-        rows.name, rows.payload, rows.bytes_in, counted, strict=True
-    ):
+    columns = rows.name, rows.payload, rows.bytes_in, counted
+    for name, count, total, counts in zip(*columns, strict=True):
         if looks >= whole or total != whole:
             bursts.append(Counter())
             whole, looks = int(total), 0
@@ -197,12 +187,8 @@ def _samples(trace: Trace, rows: Columns, rank: int, counted: Array, of: PlaceOf
     steps = trace.summaries[trace.summary_rank == rank]
     count = int(steps["count"].sum()) if len(steps) else 0
     running_ns = float((steps["step_sum_ns"] - steps["pause_ns"]).sum()) if count else 1.0
-    return StackSamples(
-        int(rows.payload[counted].sum()),
-        places,
-        running_ns / max(count, 1),
-        [*filter(None, bursts)],
-    )
+    total, step_ns = int(rows.payload[counted].sum()), running_ns / max(count, 1)
+    return StackSamples(total, places, step_ns, [*filter(None, bursts)])
 
 
 # -- speed of machines, by the probe ---------------------------------------------------------------
@@ -239,10 +225,8 @@ def with_probe(trace: Trace, finding: Finding) -> Finding:
     if not late:
         return finding
     evidence = [
-        Evidence(
-            f"probe_{one.measured}_of_rank_{one.rank}",
-            round(one.median_ns), round(one.usual_ns), "ns",
-        )
+        Evidence(f"probe_{one.measured}_of_rank_{one.rank}",
+                 round(one.median_ns), round(one.usual_ns), "ns")
         for one in late
     ]  # fmt: skip
     cause = finding.cause + _sentence(trace, late[0], [one.rank for one in slow], len(ranks))

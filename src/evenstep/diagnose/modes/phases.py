@@ -50,10 +50,8 @@ def _late_batches(case: Case) -> list[Finding]:
     columns = np.isin(case.grid.ranks, case.culprits(cells, Cause.INPUT))
     mine, others = (np.median(values[:, one]) if one.any() else 0 for one in (columns, ~columns))
     hit, steps = np.count_nonzero((cells & columns).any(axis=1)), len(cells)
-    numbers = {
-        "more": case.mean_excess_ns(cells & columns, Cause.INPUT),
-        "often": f" in {hit:,} of {steps:,} steps" if hit < DOMINANT * steps else "",
-    }
+    often = f" in {hit:,} of {steps:,} steps" if hit < DOMINANT * steps else ""
+    numbers = {"more": case.mean_excess_ns(cells & columns, Cause.INPUT), "often": often}
     return finding_of_late(
         case, "input_pipeline.rank", cells, Cause.INPUT, numbers=numbers,
         options=["loader", "host"], evidence=[Evidence("input_per_step", mine, others, "ns")],
