@@ -76,11 +76,12 @@ def with_stacks(trace: Trace, finding: Finding) -> Finding:
         own = [each for each in stacks if each.rank in finding.where.ranks]
         place = f"; it was in {words.seen_at(own[0].frames)}" if own else ""
         return replace(finding, stacks=stacks, cause=finding.cause + place)
-    stacks, lines = (_of_late(trace, rows, finding, of) for of in (_function, words.own_place))
-    if lines and lines[0].share * levels.MOST > max([0.0, *(stack.share for stack in stacks)]):
-        stacks = lines  # what one line calls is spread over many functions
-    beside = [_beside(trace, every, rank) for rank in finding.where.ranks[: levels.LISTED]]
+    stacks = _of_late(trace, rows, finding, _function)
     most = max([0.0, *(stack.share for stack in stacks)])
+    lines = _of_late(trace, rows, finding, words.own_place) if most < levels.MOST else []
+    if lines and lines[0].share * levels.MOST > most:  # what a line calls is spread over functions
+        stacks, most = lines, lines[0].share
+    beside = [_beside(trace, every, rank) for rank in finding.where.ranks[: levels.LISTED]]
     stacks = [*(each for each in beside if each.share > most), *stacks]
     if not stacks:
         return finding
