@@ -98,6 +98,18 @@ def test_a_long_step_before_does_not_hide_it(view, caplog):
     assert [number for number, _ in said_of(view, caplog, works)] == [9]
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_a_rank_that_is_late_every_other_step_is_told_by_the_mean_and_not_taken_back(
+    view, caplog, seed
+):
+    rng = random.Random(seed)
+    works = [noisy(rng, 0.0) for _ in range(20)]
+    works += [noisy(rng, 0.3 * (window % 2)) for window in range(60)]
+    ((number, line),) = said_of(view, caplog, works)
+    assert number <= 20 + 2 * (FEWEST + 2)
+    assert line.startswith("evenstep: rank 2 is late by ")
+
+
 def test_ranks_that_take_turns_are_not_worth_a_line(view, caplog):
     works = [[0.5 + 0.4 * (window % 3 == rank) for rank in range(3)] for window in range(60)]
     assert said_of(view, caplog, works) == []

@@ -82,8 +82,7 @@ class LiveView:
 
     def _report(self, series: _Series, late: Late) -> None:
         """Log a line if the rank of the newest window has certainly become late."""
-        for latest, named, (low, high) in _looks(series, late.rank):
-            began = latest[0].late == late.rank  # with its first late window, not before
+        for latest, began, named, (low, high) in _looks(series, late.rank):
             if began and 2 * named >= len(latest) and low > self._threshold:
                 share = (low + high) / 2
                 late_ms = share / late.share * late.excess_ns / 1e6
@@ -102,7 +101,7 @@ class LiveView:
         """Log a line if the reported rank is certainly late no more."""
         if series.windows[-1].late == rank:
             return
-        for latest, named, (_, high) in _looks(series, rank):
+        for latest, _, named, (_, high) in _looks(series, rank):
             if 2 * named < len(latest) and high < OVER * share:
                 log.warning("evenstep: nobody waits for rank %d any more", rank)
                 self._set_reported(None)
@@ -120,17 +119,21 @@ class LiveView:
         }
 
 
-def _looks(series: _Series, rank: int) -> Iterator[tuple[list[_Window], int, tuple[float, float]]]:
-    """The latest windows with a rank, fewest first; in how many of them it was late, and the
-    interval of its mean lateness in them, in shares of a step."""
+def _looks(
+    series: _Series, rank: int
+) -> Iterator[tuple[list[_Window], bool, int, tuple[float, float]]]:
+    """The latest windows with a rank, fewest first, one by one and then two by two: of a rank late
+    in every other one only pairs are alike. Whether they begin with its lateness, in how many it
+    was late, and the interval of its mean lateness in them, in shares of a step."""
     mine = [window for window in series.windows if rank in window.excess]
-    excess = [window.excess[rank] for window in mine]
-    known = len(mine) >= KNOWN + lateness.FEWEST
-    fewest = lateness.FEWEST - known  # early: long steps are windows of their own
-    for count in range(fewest, min(len(mine), series.since) + 1):
-        latest = mine[-count:]
-        named = sum(window.late == rank for window in latest)
-        yield latest, named, lateness.interval(excess, count)
+    for each in (1, 2):
+        measured = [mine[at : at + each] for at in range(len(mine) % each, len(mine), each)]
+        excess = [sum(window.excess[rank] for window in few) / each for few in measured]
+        fewest = lateness.FEWEST - (len(measured) >= KNOWN + lateness.FEWEST)  # steps may be long
+        for count in range(fewest, min(len(measured), series.since // each) + 1):
+            latest = mine[-count * each :]
+            named = [window.late == rank for window in latest]
+            yield latest, any(named[:each]), sum(named), lateness.interval(excess, count)
 
 
 def _window(reports: Sequence[WindowReport], late: Late | None) -> _Window:

@@ -111,8 +111,8 @@ class OwnCost:
         """Take a sample that was measured in `readings` intervals between two clock readings, each
         of which includes one. Both are paid for, in the calls that are sampled."""
         if not self.void:
-            ours_ns = sample_ns - readings * READING_NS * (1 - 2 / COST_SAMPLE)
-            self._words[self._at] += max(round(ours_ns), 0)
+            around_ns = READING_NS * (1 - 2 / COST_SAMPLE)
+            self._words[self._at] += max(round(sample_ns - readings * around_ns), 0)
             self._words[self._at + 1] += 1
 
     def mechanism(self, outside: float) -> None:
@@ -477,9 +477,8 @@ class Recorder:
         """
         if closed.phases:
             self._place(closed)
-        use = closed.used
+        use, pauses = closed.used, []
         found = self.issued(closed.after, closed.upto)
-        pauses = []
         while self.pauses and self.pauses[0][0] <= closed.end_ns:
             pauses.append(self.pauses.popleft())
         counted = closed.counted = _NOTHING | {
