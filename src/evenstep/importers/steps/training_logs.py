@@ -431,7 +431,8 @@ def read(sources: Sequence[SourceFile]) -> Trace:
     trace.limits += log.timers.limits()
     if log.mixed > progress.MIXED * len(log.rows):
         trace.limits.append(progress.ONE_OF_SEVERAL)
-    apart = _apart(rows)
+    ahead = np.diff(rows.number[rows.rank == rows.rank[0]])  # of steps between two lines
+    apart = float(np.median(ahead[ahead > 0])) if (ahead > 0).any() else 1.0
     if "lost_work_s" in trace.run:
         trace.run["lost_work_s"] *= apart
     if lost_s:
@@ -474,12 +475,6 @@ def _means(apart: float, window: float) -> Iterator[str]:
 
 
 FORMAT = TraceFormat(NAME, recognises, read)
-
-
-def _apart(rows: Timed) -> float:
-    """Median number of steps between two lines of the first rank."""
-    ahead = np.diff(rows.number[rows.rank == rows.rank[0]])
-    return float(np.median(ahead[ahead > 0])) if (ahead > 0).any() else 1.0
 
 
 def _read_file(log: Log, source: SourceFile, own: int) -> None:
