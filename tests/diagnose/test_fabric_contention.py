@@ -87,6 +87,21 @@ def test_steps_hit_by_chance_are_contention_too():
     assert finding.severity == pytest.approx(world.lost_against(quiet(world)), rel=0.1)
 
 
+@pytest.mark.parametrize("style", ["overlapped", "blocking"])
+def test_rare_stalls_are_found_among_transfers_that_merely_vary(style):
+    random = np.random.default_rng(3)
+    vary = 1 + 0.02 * abs(random.standard_normal(10**5))
+    moves = np.where(random.random(10**5) < 0.03, vary * QUIET_NS + 250 * MS, vary * QUIET_NS)
+    number = iter(range(10**5))
+    world = World(steps=120, style=style, fabric=lambda move: moves[next(number)])
+    found = [f for f in diagnose(world.trace()).findings if f.mode == "fabric_contention"]
+    number = iter(range(10**5))
+    assert [finding.title for finding in found] == ["Transfers that stall on node0-node1"]
+    assert found[0].severity == pytest.approx(world.lost_against(quiet(world)), rel=0.15)
+    assert found[0].when.pattern == "transient"
+    assert "error counters" in found[0].options[0].action
+
+
 def only_odd(move):
     """The data-parallel group of ranks 1, 3, 5, 7 shares its links with somebody."""
     slow = 40 <= move.step < 100 and len(move.members) == 4 and move.members[0] == 1

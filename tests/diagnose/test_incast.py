@@ -50,6 +50,17 @@ def test_an_all_to_all_that_collapses_now_and_then_has_no_root(worst):
     assert finding.severity == pytest.approx(world.lost_against(calm), rel=0.1)
 
 
+def test_where_others_stall_as_often_at_other_times_it_is_no_incast(worst):
+    random, calls = np.random.default_rng(2), ((Op.ALL_TO_ALL, 1_000_000),) * 3
+    stalls = iter(random.random(10**5) < 0.04)
+    calm = replace(SMALL, steps=120, after_backward=calls, fabric=lambda move: MS)
+    world = replace(calm, fabric=lambda move: MS + 100 * MS * bool(next(stalls)))
+    finding = worst(world)
+    assert finding.mode == "fabric_contention"
+    stalls = iter(np.random.default_rng(2).random(10**5) < 0.04)
+    assert finding.severity == pytest.approx(world.lost_against(calm), rel=0.15)
+
+
 def test_a_line_is_not_a_knee():
     found = diagnose(replace(SMALL, fabric=in_bytes).trace()).findings
     assert "incast" not in [finding.mode for finding in found]

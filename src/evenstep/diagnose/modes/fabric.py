@@ -73,28 +73,32 @@ def fabric_contention(case: Case) -> list[Finding]:
     """Slow links, and episodes of slow transfers."""
     if not case.waits_known:
         return []
-    return [*_slow_links(case), *([] if case.trace.one_host else _episodes(case))]
+    shared = case.transfers_known and not case.trace.one_host
+    return [*_slow_links(case), *(_episodes(case) if shared else [])]
 
 
 def _episodes(case: Case) -> list[Finding]:
     """Transfers above their quiet level that come together, or are a population of their own."""
-    if not case.transfers_known:
-        return []
     slow = _slow_transfers(case.transfers, case.claims.moves)
+    apart = _of_their_own(slow) if slow.mask.any() else slow.mask
+    together = _is_clustered(case.transfers, slow)
+    if not apart.any() and not together:
+        return []
+    slow = slow._replace(mask=apart) if apart.any() else slow
     gain = gain_of(case, case.transferred(slow.excess_ns))
-    if not slow.mask.any():
-        return []
-    above, below = slow.ratio[slow.mask], slow.ratio[slow.judged & ~slow.mask]
-    spread = np.sqrt((above.var() + below.var()) / 2) if len(below) else np.inf
-    # a population of their own: Ashman's D (1994)
-    apart = above.mean() - below.mean() > levels.CLEARLY * max(float(spread), 1e-9)
-    if not apart and not _is_clustered(case.transfers, slow):
-        return []
     case.claims.slow_ns += gain.saved_ns
-    return _of_episodes(case, slow, gain)
+    return _of_episodes(case, slow, gain, together)
 
 
-# -- whether it is more than noise -----------------------------------------------------------------
+def _of_their_own(slow: _SlowTransfers) -> Array:
+    """The slow transfers that are a population of their own: about where most is lost there are
+    more than halfway to the calm ones. None in a tail, which has ever fewer."""
+    calm = slow.ratio[slow.judged & ~slow.mask]
+    level = np.average(slow.ratio, weights=slow.excess_ns)  # lest many small ones hide it
+    low = calm.mean() if len(calm) else level
+    place = np.rint(2 * (slow.ratio - low) / max(level - low, 1e-9))[slow.judged]
+    apart = np.count_nonzero(place == 2) > np.count_nonzero(place == 1)
+    return np.asarray(slow.mask & (slow.ratio > (level + low) / 2) & apart)
 
 
 def _is_clustered(measured: Transfers, slow: _SlowTransfers) -> bool:
@@ -123,8 +127,7 @@ def _groups_concerned(measured: Transfers, slow: _SlowTransfers) -> tuple[list[i
     rows = measured.rows
     size = int(rows.group.max()) + 1
     moving = np.bincount(rows.group[slow.judged], rows.transfer_ns[slow.judged], minlength=size)
-    excess = np.bincount(rows.group, slow.excess_ns, minlength=size)
-    share = excess / np.maximum(moving, 1)
+    share = (excess := np.bincount(rows.group, slow.excess_ns, size)) / np.maximum(moving, 1)
     judged = np.flatnonzero(moving > 0)
     hit = judged[share[judged] >= levels.MOST * share.max()]
     hit = hit[np.argsort(-excess[hit], kind="stable")]
@@ -135,9 +138,8 @@ def _where(case: Case, slow: _SlowTransfers) -> Where:
     """The slow groups and the links that only they use; none where all groups are slow."""
     hit, calm = _groups_concerned(case.transfers, slow)
     names = [case.trace.groups[group].name for group in hit] if calm else []
-    suspects = _links(case, hit) - _links(case, calm)
     nodes = {node for group in hit for node in places_of(case.trace, group)}
-    links = sorted(suspects) if calm or len(nodes) == 2 else []
+    links = sorted(_links(case, hit) - _links(case, calm)) if calm or len(nodes) == 2 else []
     return Where(groups=list(dict.fromkeys(names)), links=[f"{a}-{b}" for a, b in links])
 
 
@@ -145,17 +147,15 @@ def _links(case: Case, groups: list[int]) -> set[tuple[str, str]]:
     return {link for group in groups for link in links(places_of(case.trace, group))}
 
 
-def _of_episodes(case: Case, slow: _SlowTransfers, gain: Gain) -> list[Finding]:
+def _of_episodes(case: Case, slow: _SlowTransfers, gain: Gain, together: bool) -> list[Finding]:
     rows, period = case.transfers.rows, _period(case.transfers, slow)
     quiet = np.maximum(case.transfers.of_kind("quiet_ns"), 1)
     factor = float(np.median(rows.transfer_ns[slow.mask] / quiet[slow.mask]))
     late = case.steps_of(slow.mask)
     recurs, where = when(late[:, None], case.grid.steps), _where(case, slow)
-    of_period = [
-        Evidence("contention_period", period.period, None, "s"),
-    ] if period else []  # fmt: skip
+    alone = not together and period is None  # of traffic one would expect that it goes on
     return finding_of(
-        case, "fabric_contention", gain,
+        case, f"fabric_contention{'.stalls' * alone}", gain,
         numbers={
             "factor": factor,
             "steps": float(late.mean()),
@@ -164,11 +164,12 @@ def _of_episodes(case: Case, slow: _SlowTransfers, gain: Gain) -> list[Finding]:
             "neighbour": "another job with steps of its own" if period else "other traffic",
         },
         where=where, at=When(recurs.steps, "oscillating") if period else recurs,
-        options={"apart": gain.share} | ({"token": None} if period else {}),
+        options=({"errors": gain.share} if alone else {}) | {"apart": gain.share}
+        | ({"token": None} if period else {}),
         evidence=[
             Evidence("transfer_slowdown", factor, 1.0, "factor"),
             Evidence("steps_contended", late.mean(), 0.0, "share"),
-            *of_period,
+            *([Evidence("contention_period", period.period, None, "s")] if period else []),
             *congestion(case.trace, case.grid, late),
         ],
     )  # fmt: skip
@@ -220,8 +221,7 @@ def _slow_link(case: Case, slow: Array, usual: Array, ends: Array, judged: Array
     info, worst = case.trace.ranks, whole if of_rank else [int(one) for one in ordered[0]]
     nodes = [(info[int(a)].node, info[int(b)].node) for a, b in ordered]
     links = [f"{one}-{other}" for one, other in nodes if one != other]
-    late = np.zeros(len(case.grid.steps), bool)
-    late |= np.isin(case.grid.steps, table.step[slow])
+    late = np.isin(case.grid.steps, table.step[slow])
     took, calm = (float(np.median(part)) for part in (table.took_ns[slow], usual))
     gain = gain_of(case, Change.of_transfers(slow, usual))
     case.claims.slow_ns += gain.saved_ns
@@ -260,10 +260,12 @@ def _collapse(case: Case, shape: Shape) -> _Collapse | None:
     limit = COLLAPSED * quiet + levels.SIGMAS * np.nan_to_num(case.transfers.of_kind("noise_ns"))
     mask = shape.rows & (rows.transfer_ns > limit)
     ratio = rows.transfer_ns / np.maximum(case.transfers.of_kind("quiet_ns"), 1)
-    others = np.isin(rows.step, rows.step[mask]) & ~np.isin(rows.op, MANY_TO_ONE)
-    contended = others.any() and np.median(ratio[others]) > levels.CHANGED  # they are slow, too
-    if not mask.any() or contended:
-        return None
+    plain = ~np.isin(rows.op, MANY_TO_ONE)
+    others = ratio[plain & np.isin(rows.step, rows.step[mask])]
+    if not mask.any() or (len(others) and np.median(others) > levels.CHANGED):
+        return None  # they are slow, too
+    if plain.any() and (ratio[plain] > COLLAPSED).mean() > levels.MOST * mask[shape.rows].mean():
+        return None  # and so are they as often, at other times
     return _Collapse(shape, mask, np.where(mask, rows.transfer_ns - quiet, 0.0), basis)
 
 
@@ -271,12 +273,10 @@ def _expected_times(case: Case, shape: Shape) -> tuple[Array, str]:
     """Time of each transfer without collapse, and its basis: smaller sizes, references, or its own
     quiet level."""
     sizes = case.transfers.rows.size_bytes
-    below = _below_the_knee(shape)
-    if below is not None:
+    if (below := _below_the_knee(shape)) is not None:
         return np.asarray(below.time_ns(sizes)), "its smaller sizes"
     others = [s for s in case.shapes if s.op not in MANY_TO_ONE and s.nodes == shape.nodes]
-    known = reference(case.trace, shape, others)
-    if known is not None:
+    if (known := reference(case.trace, shape, others)) is not None:
         time = shape.longest_latency_ns + shape.factor / known.gBps * sizes
         if shape.floors_ns[-1] > COLLAPSED * time[shape.rows].max():
             return np.asarray(time), known.source
