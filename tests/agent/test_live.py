@@ -110,8 +110,11 @@ def test_a_rank_that_is_late_every_other_step_is_told_by_the_mean_and_not_taken_
     assert line.startswith("evenstep: rank 2 is late by ")
 
 
-def test_ranks_that_take_turns_are_not_worth_a_line(view, caplog):
-    works = [[0.5 + 0.4 * (window % 3 == rank) for rank in range(3)] for window in range(60)]
+@pytest.mark.parametrize(("ranks", "turns"), [(3, 3), (4, 2)])
+def test_ranks_that_take_turns_are_not_worth_a_line(view, caplog, ranks, turns):
+    works = [
+        [0.5 + 0.4 * (window % turns == rank) for rank in range(ranks)] for window in range(60)
+    ]
     assert said_of(view, caplog, works) == []
 
 

@@ -214,6 +214,18 @@ def test_reading_the_clock_is_paid_for_by_the_calls_that_are_sampled_alone(monke
     assert cost.each_ns == 280 // 2  # no sample is less than nothing
 
 
+def test_a_sample_that_another_thread_adds_meanwhile_is_not_lost():
+    cost = cost_of(1)
+
+    class Interrupted(int):
+        def __sub__(self, other):
+            cost.add(5000)
+            return 1000.0
+
+    cost.add(Interrupted())
+    assert cost.each_ns == (5000 + 1000) // 2
+
+
 def test_group_ranks_become_global_ones_where_they_are_known(group):
     assert [group.global_rank(rank) for rank in (0, 1, 2)] == [4, 6, 2]
 

@@ -82,8 +82,8 @@ class LiveView:
 
     def _report(self, series: _Series, late: Late) -> None:
         """Log a line if the rank of the newest window has certainly become late."""
-        for latest, began, named, (low, high) in _looks(series, late.rank):
-            if began and 2 * named >= len(latest) and low > self._threshold:
+        for latest, named, (low, high) in _looks(series, late.rank):
+            if named[0] and 2 * sum(named) >= len(named) and low > self._threshold:
                 share = (low + high) / 2
                 late_ms = share / late.share * late.excess_ns / 1e6
                 log.warning(
@@ -101,8 +101,8 @@ class LiveView:
         """Log a line if the reported rank is certainly late no more."""
         if series.windows[-1].late == rank:
             return
-        for latest, _, named, (_, high) in _looks(series, rank):
-            if 2 * named < len(latest) and high < OVER * share:
+        for _, named, (_, high) in _looks(series, rank):
+            if 2 * sum(named) < len(named) and high < OVER * share:
                 log.warning("evenstep: nobody waits for rank %d any more", rank)
                 self._set_reported(None)
                 return
@@ -121,19 +121,18 @@ class LiveView:
 
 def _looks(
     series: _Series, rank: int
-) -> Iterator[tuple[list[_Window], bool, int, tuple[float, float]]]:
+) -> Iterator[tuple[list[_Window], list[bool], tuple[float, float]]]:
     """The latest windows with a rank, fewest first, one by one and then two by two: of a rank late
-    in every other one only pairs are alike. Whether they begin with its lateness, in how many it
-    was late, and the interval of its mean lateness in them, in shares of a step."""
+    in every other one only pairs are alike. Whether it and no other was late in each, or each pair,
+    and the interval of its mean lateness in them, in shares of a step."""
     mine = [window for window in series.windows if rank in window.excess]
     for each in (1, 2):
         measured = [mine[at : at + each] for at in range(len(mine) % each, len(mine), each)]
         excess = [sum(window.excess[rank] for window in few) / each for few in measured]
         fewest = lateness.FEWEST - (len(measured) >= KNOWN + lateness.FEWEST)  # steps may be long
+        named = [{window.late for window in few} - {None} == {rank} for few in measured]
         for count in range(fewest, min(len(measured), series.since // each) + 1):
-            latest = mine[-count * each :]
-            named = [window.late == rank for window in latest]
-            yield latest, any(named[:each]), sum(named), lateness.interval(excess, count)
+            yield mine[-count * each :], named[-count:], lateness.interval(excess, count)
 
 
 def _window(reports: Sequence[WindowReport], late: Late | None) -> _Window:

@@ -111,8 +111,9 @@ class OwnCost:
         """Take a sample that was measured in `readings` intervals between two clock readings, each
         of which includes one. Both are paid for, in the calls that are sampled."""
         if not self.void:
-            around_ns = READING_NS * (1 - 2 / COST_SAMPLE)
-            self._words[self._at] += max(round(sample_ns - readings * around_ns), 0)
+            ours_ns = round(sample_ns - readings * READING_NS * (1 - 2 / COST_SAMPLE))
+            ours_ns = max(ours_ns, 0)  # called before the sum is read: another thread may add to it
+            self._words[self._at] += ours_ns
             self._words[self._at + 1] += 1
 
     def mechanism(self, outside: float) -> None:
