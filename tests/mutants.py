@@ -416,9 +416,11 @@ class Trials:
                     with self._changed(mutant):
                         if self._ended(until) != 0:
                             return True
-            tests = [one for one in tests if one not in (culprit, culprit.partition("::")[0])]
             if not culprit:
                 return False
+            file = culprit.partition("::")[0]  # the culprit itself where it cannot be collected
+            whole = {one: one.partition("::")[0] for one in tests}
+            tests = [one for one in tests if culprit not in (one, whole[one]) and one != file]
         return False
 
     def _are_sound(self, tests: list[str]) -> bool:
