@@ -84,6 +84,7 @@ def test_a_thread_that_computes_beside_training_on_the_late_rank_alone_is_named(
     finding = diagnose(late).findings[0]
     first, second, *_ = finding.stacks
     assert finding.options[0].action.startswith("move that thread's work into a process")
+    assert finding.options[0].cost == "a change of the program"
     assert first.frames[0] == "train.py:70 export in another thread"
     assert first.share == pytest.approx(70 / 85, abs=1e-3)
     assert second.frames[0] == "train.py:31 nap"

@@ -827,7 +827,22 @@ def test_rows_of_warm_up_are_no_steps(tmp_path, warm):
     )  # fmt: skip
     trace = open_trace([path])
     assert set(trace.of_kind(Kind.STEP).step.tolist()) == {1, 2, 3, 4}
-    assert any("2 rows have no worker" in limit for limit in trace.limits)
+    assert "2 rows are of a warm-up (is_warmup): left out" in trace.limits
+
+
+def test_rows_of_warm_up_are_left_out_of_a_column_per_worker(tmp_path):
+    path = tmp_path / "steps.csv"
+    rows = "".join(f"{at},{900 - 880 * (at > 1)},{21},{int(at < 2)}\n" for at in range(6))
+    path.write_text("step,rank0_ms,rank1_ms,is_warmup\n" + rows)
+    assert set(open_trace([path]).of_kind(Kind.STEP).step.tolist()) == {2, 3, 4, 5}
+
+
+def test_elapsed_times_in_whole_seconds_are_a_clock_of_shorter_steps_too(tmp_path):
+    path = tmp_path / "steps.csv"
+    rows = "".join(f"0,{at},{at * 3 // 10}\n" for at in range(60))
+    path.write_text("rank,step,elapsed_time\n" + rows)
+    steps = open_trace([path]).of_kind(Kind.STEP)
+    assert set((steps.exit_ns - steps.enter_ns).tolist()) == {10**9}
 
 
 @pytest.mark.parametrize("times", [[20, 20, 20, 20], [20, 20, 21, 21]])

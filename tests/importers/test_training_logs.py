@@ -793,6 +793,13 @@ def test_times_that_grow_with_the_steps_are_a_clock(opened):
     assert set(found.values()) == {1.5}
     assert found.keys() <= {at + 400 * more for at in steps for more in (0, 1)}
     assert any("since the first" in limit for limit in trace.limits)
+    assert any("mean of about 100 steps" in limit for limit in trace.limits)
+
+
+def test_of_ranks_in_turn_each_has_a_clock(opened):
+    lines = [f"[rank{rank}]: {grown(1, at, 1.5 * at + 4.5 + rank)}"
+             for at in (100, 200, 300, 400) for rank in (0, 1)]  # fmt: skip
+    assert set(seconds_of(opened("".join(lines))).values()) == {1.5}
 
 
 @pytest.mark.parametrize("seconds", [[0.30, 0.31, 0.33, 0.36], [2.0, 2.5, 3.0, 3.5]])
@@ -807,6 +814,21 @@ def test_bars_in_what_syslog_keeps_of_a_terminal_are_lines(opened):
     bars = [bar(at, 200, at * 1.5).strip() for at in range(1, 61)]
     found = seconds_of(opened("".join("#015" + each for each in bars)))
     assert list(found.values()) == pytest.approx([1.5] * len(found), 0.04)
+
+
+def test_the_number_of_a_step_is_no_carriage_return(opened):
+    text = "".join(
+        f"2026-05-08 12:00:{at - 140:02d},000 step #{at:04d} loss 2.3\n" for at in range(145, 165)
+    )
+    assert list(seconds_of(opened(text))) == [*range(146, 165)]
+
+
+def test_times_since_a_line_of_the_same_second_are_of_the_steps_since_it(opened):
+    text = "".join(
+        f"2018-04-13 07:12:{10 + at * 4 // 10} loss = 2.3, step = {100 * at + 100} (0.400 sec)\n"
+        for at in range(14)
+    )
+    assert set(seconds_of(opened(text)).values()) == {0.004}
 
 
 @pytest.mark.parametrize("tag", ["", "(WorkerDict pid=7) "])
@@ -836,6 +858,12 @@ def test_bars_of_keras_show_the_mean_of_their_steps(opened, line):
     trace = opened(text)
     assert seconds_of(trace) == {500: 0.2, 1000: 0.4}
     assert trace.run["source"] == "training log (Keras)"
+
+
+def test_the_only_line_of_an_epoch_in_keras_has_the_mean_that_it_shows(opened):
+    line = "Epoch {}/3\n100/100 - 3s - loss: 1.5 - 3s/epoch - {}ms/step\n"
+    found = seconds_of(opened("".join(line.format(at, 31 + at) for at in (1, 2, 3))))
+    assert list(found.values()) == pytest.approx([0.032, 0.033, 0.034])
 
 
 @pytest.mark.parametrize(

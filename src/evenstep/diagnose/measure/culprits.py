@@ -90,7 +90,8 @@ def with_stacks(trace: Trace, finding: Finding) -> Finding:
     seen = f"; in {words.percent(first.share)}{of} it was in {words.seen_at(first.frames)}"
     options = list(finding.options)
     if first in beside and options:
-        options[0] = replace(options[0], action=say("straggler.thread"))
+        action, cost = say("straggler.thread"), say("straggler.thread_cost")
+        options[0] = replace(options[0], action=action, cost=cost)
     return replace(finding, stacks=stacks, cause=finding.cause + seen, options=options)
 
 

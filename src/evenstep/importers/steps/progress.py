@@ -32,6 +32,7 @@ class Tick(NamedTuple):
     number: int
     total: int  # of the bar; 0: unknown
     elapsed_s: float
+    cut_s: float = 0.5  # by which its clock may be late: half a second where it shows whole ones
 
     @property
     def ends(self) -> bool:
@@ -146,4 +147,4 @@ def _of_run(run: Sequence[Tick], *, resumed: bool) -> Iterator[tuple[Tick, float
         yield end, (end.elapsed_s - start.elapsed_s) / (end.number - start.number)
     last = run[-1]
     if whole_s < SHORTEST_S <= last.elapsed_s and last.ends and not resumed:
-        yield last, (last.elapsed_s + 0.5) / last.number  # the clock's seconds are cut
+        yield last, (last.elapsed_s + last.cut_s) / last.number

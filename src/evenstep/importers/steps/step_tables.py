@@ -230,6 +230,7 @@ def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -
     warm = column_of(layout.file, WARM)
     texts = list(filter(None, (layout.rank, *layout.places, layout.phase, layout.metric, warm)))
     table = read_table(layout.file, [name for name in dict.fromkeys(names) if name], texts, limits)
+    table = _without_warm_up(table, warm, limits) if warm else table
     length = len(next(iter(table.numbers.values())))
     if not length:
         return []
@@ -242,10 +243,6 @@ def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -
         kinds, code = told
         numbers = _number_workers(kinds, places, bool(layout.rank))
         rank = np.append(np.array(numbers, np.int64), -1)[code]
-    if warm:
-        kinds, code = table.texts[warm]
-        warmed = np.isin(code, [at for at, kind in enumerate(kinds) if kind.lower() in TRUE])
-        rank = np.where(warmed & ~warmed.all(), -1, rank)
     if not unit and "elapsed" not in layout.time.lower() and np.nanmax(time, initial=0.0) < DAY_S:
         time = _continued(rank, time, DAY_S / 2, DAY_S)  # of the day, which begins anew at midnight
     number = table.numbers.get(layout.step)
@@ -274,6 +271,17 @@ def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -
         kind = np.where(part == WHOLE, each.phase, part)
         found.append(_timed_steps(mine, number, time, seconds, kind, there))
     return found
+
+
+def _without_warm_up(table: Table, name: str, limits: list[str]) -> Table:
+    """The rows that are not of a warm-up; all where there are no others."""
+    kinds, code = table.texts[name]
+    keep = ~np.isin(code, [at for at, kind in enumerate(kinds) if kind.lower() in TRUE])
+    if keep.all() or not keep.any():
+        return table
+    limits.append(f"{int((~keep).sum())} rows are of a warm-up ({name}): left out")
+    texts = {each: (told, at[keep]) for each, (told, at) in table.texts.items()}
+    return Table({each: values[keep] for each, values in table.numbers.items()}, texts)
 
 
 def _by_places(layout: StepColumns, table: Table, own: int) -> tuple[list[str], Array] | None:
@@ -379,8 +387,10 @@ def _keeps_growing(rank: Array, time: Array) -> bool:
     at = np.lexsort((rank,))
     rank, time = rank[at][np.isfinite(time[at])], time[at][np.isfinite(time[at])]
     steps = np.diff(time)[np.diff(rank) == 0]
-    grows = len(steps) > 1 and (steps < 0).mean() <= MINOR and np.median(steps) > 0
-    return bool(grows and time.max() > 2 * steps[0])
+    if len(steps) < 2 or (steps < 0).mean() > MINOR or not time.max() > 2 * steps[0]:
+        return False
+    first = time[np.diff(rank, prepend=rank[0] - 1) != 0]
+    return bool(np.median(steps) > 0 or steps[steps > 0].sum() > first.sum())  # in whole seconds
 
 
 def _continued(rank: Array, time: Array, fall: float = 0.0, more: float | None = None) -> Array:

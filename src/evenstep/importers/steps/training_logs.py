@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import msgspec
@@ -312,6 +312,7 @@ KINDS = {
         r".{0,16000}?\d{1,3}%\|[^|]{0,200}\|\s{0,4}(?P<step>[1-9]\d{0,8})/<steps> "
         r"\[(?:(?P<h>\d{1,4}):)?(?P<m>\d\d):(?P<sec>\d\d)<[^\]]{0,60}(?:s/it|it/s)"),
 }  # fmt: skip
+_OF_BARS = KINDS[KERAS].mark, KINDS[BAR].mark
 
 
 def _stamp(text: str) -> tuple[float, bool]:
@@ -384,7 +385,7 @@ def recognises(source: SourceFile) -> bool:
     head = _HOLE.sub(b"", source.head)
     if b"\0" in head:
         return False
-    if _has_steps(head.decode("utf-8", "replace").replace(_RETURN, "\n").splitlines()):
+    if _has_steps(head.decode("utf-8", "replace").splitlines()):
         return True
     read_on = islice(lines(source.path), SEARCHED_LINES if b"NCCL INFO" in head else 0)
     return _has_steps(line.text for line in read_on)
@@ -392,7 +393,7 @@ def recognises(source: SourceFile) -> bool:
 
 def _has_steps(text: Iterable[str]) -> bool:
     found = 0
-    for line in text:
+    for line in chain.from_iterable(map(_shown, text)):
         line = strip_colours(line)[:LONGEST]
         found += _MLLOG in line or any(mark in line for mark in MARKS)
         found += any(kind.read(line) is not None for kind in KINDS.values())
@@ -413,7 +414,9 @@ def read(sources: Sequence[SourceFile]) -> Trace:
     elif log.kind == STAMPED and log.ticks:  # a bar that times more than such lines
         log.rows, log.kind = [], BAR
     counted, lost_s = progress.rows(log.ticks, draft.limits) if log.ticks else ([], 0.0)
-    log.rows = _between(log, draft.limits) + counted
+    between = _between(log, draft.limits)
+    window = KINDS[log.kind].window if log.kind in KINDS and between is log.rows else BETWEEN
+    log.rows = between + counted
     whole_s = {number: seconds for _, number, _, seconds in log.rows}
     if log.rows:
         log.timers.micro.clear()
@@ -437,14 +440,15 @@ def read(sources: Sequence[SourceFile]) -> Trace:
         trace.run["lost_work_s"] *= apart
     if lost_s:
         trace.run["lost_work_s"] = lost_s
-    trace.limits += _means(apart, KINDS[log.kind].window if log.kind in KINDS else BETWEEN)
+    trace.limits += _means(apart, window)
     return trace
 
 
 def _between(log: Log, limits: list[str]) -> list[progress.Row]:
     """The rows with times of steps. A bare `time` that grows from each line of a rank to the next
     as the steps done do, within `GROWN`, is of a clock since the run's or the epoch's beginning."""
-    rank, number, start, seconds = np.array(log.rows, float).reshape(-1, 4).T
+    rows = np.array(log.rows, float).reshape(-1, 4)
+    rank, number, start, seconds = rows[np.argsort(rows[:, 0], kind="stable")].T
     ahead, more = np.diff(number), np.diff(seconds)
     along = (np.diff(rank) == 0) & (ahead > 0)
     grows = along & (more > 0)
@@ -477,9 +481,14 @@ def _means(apart: float, window: float) -> Iterator[str]:
 FORMAT = TraceFormat(NAME, recognises, read)
 
 
+def _shown(text: str) -> list[str]:
+    """What a terminal showed in turn, where a line has bars; a step may be the `#0150`th."""
+    return text.split(_RETURN) if any(mark in text for mark in _OF_BARS) else [text]
+
+
 def _read_file(log: Log, source: SourceFile, own: int) -> None:
     for line in lines(source.path):
-        for text in line.text.split(_RETURN):
+        for text in _shown(line.text):
             _take(log, text[:LONGEST], own)
         if len(log.rows) + len(log.ticks) > MOST_STEPS:
             raise TraceError(f"{source.path}: only the first {MOST_STEPS} steps were read")
@@ -506,7 +515,8 @@ def _take(log: Log, text: str, own: int) -> None:
         log.ticks, log.rows, log.last = log.ticks if kind == STAMPED else [], [], {}
     log.kind = max(log.kind, kind, key=_trust)
     if rank < MOST_RANKS and kind in KINDS and KINDS[kind].coarse and said.clock_s < LATEST_S:
-        log.ticks.append(progress.Tick(rank, said.number, said.total, said.clock_s))
+        cut_s = 0.0 if kind == KERAS else 0.5
+        log.ticks.append(progress.Tick(rank, said.number, said.total, said.clock_s, cut_s))
     elif rank < MOST_RANKS:
         _enter(log, rank, said)
 
@@ -525,7 +535,9 @@ def _enter(log: Log, rank: int, said: LogLine) -> None:
     coarse = said.whole and np.isnan(said.seconds) and said.number >= before
     if coarse and abs(said.clock_s - clock_s) < progress.COARSE_S:  # at midnight it falls
         return
-    if said.number < before or said.clock_s != clock_s:  # several lines may have the same second
+    if (
+        said.since or said.number < before or said.clock_s != clock_s
+    ):  # several lines may have the same second
         log.last[rank] = said.number, said.clock_s, max(said.epoch, epoch), base
     seconds = said.seconds
     if said.since:
