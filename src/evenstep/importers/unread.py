@@ -10,8 +10,8 @@ from evenstep.importers.tables import column_of, table_file
 
 _PROFILE = "profile the run with torch.profiler (export_chrome_trace)"
 _NSYS = "export the report with nsys export --type sqlite"
-#: Suffixes of names, what the head of such a file has, what it is, and what to do.
 _DUMPS = "give its flight recorder's dumps (TORCH_NCCL_TRACE_BUFFER_SIZE=2000, nccl_trace_rank_*)"
+#: Suffixes of names, what the head of such a file has, what it is, and what to do.
 _KNOWN = (
     ((), rb"^(?:\xff\xfe|\xfe\xff|(?:[\t\n\r -~]\0){8})",
      "text in UTF-16", "write it as UTF-8 (iconv -f UTF-16 -t UTF-8)"),

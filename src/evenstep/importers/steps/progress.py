@@ -33,6 +33,7 @@ class Tick(NamedTuple):
     total: int  # of the bar; 0: unknown
     elapsed_s: float
     cut_s: float = 0.5  # by which its clock may be late: half a second where it shows whole ones
+    once: bool = False  # whether its line is the only one of the bar
 
     @property
     def ends(self) -> bool:
@@ -83,7 +84,7 @@ def _runs(ticks: Iterable[Tick]) -> tuple[Bars, Counter[int]]:
         runs = bars.setdefault(tick.total, {}).setdefault(tick.rank, [[]])
         last = runs[-1][-1] if runs[-1] else None
         if last and last.ends:
-            shown_again = tick.ends and (len(runs[-1]) > 1 or tick == previous)
+            shown_again = tick.ends and (len(runs[-1]) > 1 or tick == previous) and not tick.once
             runs += [] if shown_again else [[tick]]
         elif not last or (tick.number >= last.number and tick.elapsed_s >= last.elapsed_s):
             runs[-1].append(tick)

@@ -515,8 +515,9 @@ def _take(log: Log, text: str, own: int) -> None:
         log.ticks, log.rows, log.last = log.ticks if kind == STAMPED else [], [], {}
     log.kind = max(log.kind, kind, key=_trust)
     if rank < MOST_RANKS and kind in KINDS and KINDS[kind].coarse and said.clock_s < LATEST_S:
-        cut_s = 0.0 if kind == KERAS else 0.5
-        log.ticks.append(progress.Tick(rank, said.number, said.total, said.clock_s, cut_s))
+        once = not any(end in text for end in ("=]", "━"))  # of a bar of Keras
+        tick = progress.Tick(rank, said.number, said.total, said.clock_s)
+        log.ticks.append(tick._replace(cut_s=0.0, once=once) if kind == KERAS else tick)
     elif rank < MOST_RANKS:
         _enter(log, rank, said)
 
