@@ -92,6 +92,19 @@ def test_a_queued_kernel_waits_for_its_stream_though_that_takes_microseconds_to_
     assert np.diff(calls.enter_ns).tolist() == [1_000_000]
 
 
+def test_a_kernel_waits_for_the_one_before_in_its_group_though_its_stream_is_free(tmp_path):
+    """A prefetch follows a reduction, which waits for the other member; more is computed then."""
+    profile = Profile()
+    profile.step(0, 0, 9_000)
+    profile.kernel("gemm", 10, 100, 1_000)
+    profile.collective(20, 1_100, 3_000, "_reduce_scatter_base", stream=28)
+    profile.collective(30, 4_104, 500, "_allgather_base", stream=24)
+    profile.kernel("gemm", 40, 1_100, 2_000)
+    profile.kernel("sgd", 80, 4_610, 100)
+    calls = open_trace([profile.write(tmp_path / "0.json")]).of_kind(Kind.COLLECTIVE)
+    assert np.diff(calls.enter_ns).tolist() == [0]
+
+
 STAGES, MICRO, STAGE_US, SENT_US = 3, 6, 2_000, 50
 
 

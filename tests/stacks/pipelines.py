@@ -123,5 +123,5 @@ class _Run:
             for rank in range(stages)
         }
         events = Columns(columns).sorted_by("rank", "enter_ns")
-        group = Group("all", "pipeline", tuple(range(stages)), "gloo")
+        group = Group("all", "pipeline", tuple(range(stages)), "mpi")
         return Trace({"run_id": "synthetic"}, stages, 0, ranks, events, (group,), ("", "compute"))

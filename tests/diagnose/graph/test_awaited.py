@@ -602,3 +602,39 @@ def test_gathers_that_hosts_hold_back_for_compute_tell_when_it_got_there():
     assert moved.enter_ns[gathers] / MS == pytest.approx(hosts.reshape(-1)[gathers])
     assert (moved.slack_ns[gathers] == -1).all()  # nothing of the host
     assert (moved.slack_ns[~gathers] > 0).all()
+
+
+def test_gathers_in_a_stream_of_their_own_come_when_compute_is_where_they_wait_for_it():
+    """Of a step's six layers of 10 ms, lane 2's of 12, each ends with a scatter of 1 ms and awaits
+    its gather of 4, two layers before. That is in a stream of its own and comes after all before it
+    in its group: the end of the gather before it hides that its layer was done before."""
+    layers, steps, pace = 6, 8, np.array([1.0, 1.0, 1.2])
+    done, entered, over, ops = np.zeros((layers, 3)), [], [], []
+    for step in range(steps):
+        free, gathered = 90.0 * step, np.full(layers + 2, 90.0 * step)
+
+        def enter(op, came):
+            free = max(over[-1][0] if over else 0.0, came.max()) + (4.0 if op == 4 else 1.0)
+            for made, value in ((ops, op), (entered, came + 0 * pace), (over, free + 0 * pace)):
+                made.append(value)
+            return free
+
+        for layer in range(-2, layers):
+            if layer >= 0:
+                begun = np.maximum(done[layer - 1] if layer else free, gathered[layer])
+                done[layer] = begun + 10 * pace
+                enter(5, done[layer].copy())
+            if layer + 2 < layers:
+                waits = done[layer - 1] if layer > 0 else free + 0 * pace
+                came = np.maximum(gathered[layer + 1] if layer > -2 else free, waits)
+                gathered[layer + 2] = enter(4, came)
+    enter, leave = (np.array(each).T.reshape(3, steps, -1) for each in (entered, over))
+    rows, table = entries_of(enter, leave)
+    rows = rows.with_column("slack_ns", np.full(len(rows), 99 * MS))
+    moved = with_reached(rows, table.with_column("op", np.array(ops)))
+    scatters = (np.array(ops) == 5)[rows.operation].reshape(enter.shape)
+    moved = moved.enter_ns.reshape(enter.shape) / MS
+    assert moved[scatters] == pytest.approx(enter[scatters])
+    done, gathers = enter[:, :, 2::2][:, :, :4], [5, 7, 9]
+    assert (enter[:, :, gathers] - done[:, :, :3]).min() > 1
+    assert moved[:, :, gathers] == pytest.approx(done[:, :, :3])

@@ -33,6 +33,8 @@ def with_reached(rows: Columns, operations: Columns) -> Columns:
     """
     rows = _with_limited_issues(rows, operations)
     mine = _as_issued(rows)
+    beside = _beside_compute(rows.select(mine), operations)
+    rows = move_sooner(rows, mine, beside)
     some = rows.select(mine)
     held, queue = _held_by_queue(some, operations), operations.queue[some.operation]
     at_once = np.abs(some.enter_ns - np.append(0, some.leave_ns[:-1])) <= CROSSING_NS
@@ -61,7 +63,7 @@ def with_reached(rows: Columns, operations: Columns) -> Columns:
     sooner = np.zeros(len(some), np.int64)
     for _ in range(REACHED_ROUNDS if held.any() else 0):
         gaps = gaps_between(move_sooner(some, slice(None), sooner), some.leave_ns, place, entered)
-        work, share = _usual_work(some, operations, gaps, held[gaps.row])
+        work, share = _usual_work(some, operations, gaps, (held | (beside > 0))[gaps.row])
         sooner[gaps.row] = np.rint(_held_ns(stamped, share, work, held[gaps.row]))
     return move_sooner(rows, mine, passed + first + sooner)
 
@@ -82,9 +84,8 @@ def _with_limited_issues(rows: Columns, operations: Columns) -> Columns:
     number, issued = some.operation, some.enter_ns - some.slack_ns
     own = row_numbers(some.lane, operations.queue[number], operations.op[number])
     order = grouped_order(own, np.arange(len(own)))
-    ended = np.empty(len(own), np.int64)
-    ended[order] = np.where(begins(own[order]), NEVER, np.append(0, some.leave_ns[order][:-1]))
-    free = (some.slack_ns > LAUNCH_NS) & (np.abs(some.enter_ns - ended) > CROSSING_NS)
+    free = some.slack_ns > LAUNCH_NS
+    free &= np.abs(some.enter_ns - _ends_before(some, own)) > CROSSING_NS
     limited, lead = _limited(some, own, free, operations.message[number])
     if not limited.any():
         return rows
@@ -97,6 +98,42 @@ def _with_limited_issues(rows: Columns, operations: Columns) -> Columns:
     enter[mine] = at
     slack[mine] = np.where(limited & (at - issued <= LAUNCH_NS), NO_HOST, at - issued)
     return rows.with_column("enter_ns", enter).with_column("slack_ns", slack)
+
+
+def _beside_compute(rows: Columns, operations: Columns) -> Array:
+    """How much sooner compute came to what entries, in order of lane and issue, begin after, where
+    they begin as the operation before ends in a stream beside compute, and where that cannot be
+    told from others: at what it had come to, of what was issued before, in all lanes and steps.
+
+    A kind has such a stream if it begins before compute reaches what was issued before.
+    """
+    number, lane = rows.operation, rows.lane
+    kind, queue = row_numbers(operations.op, operations.members)[number], operations.queue[number]
+    own_end = np.abs(rows.enter_ns - _ends_before(rows, row_numbers(lane, queue, kind)))
+    held = (own_end <= CROSSING_NS) & ~operations.message[number]
+    reached = running_maximum(np.where(held, NEVER, rows.enter_ns), lane)
+    early = held & (reached > rows.enter_ns + CROSSING_NS)
+    held &= (np.bincount(kind, early) >= FEWEST)[kind]
+    if not held.any():
+        return 0 * number
+    place = places_of(rows, entered_kinds(rows, operations))
+    free = np.flatnonzero(~held)
+    came = free[grouped_order(lane[free], rows.enter_ns[free])]
+    last = np.searchsorted(free, np.arange(len(rows))) - 1
+    lead = last + 1 - TimeLine(lane[came], rows.enter_ns[came]).before(lane, rows.enter_ns)
+    most = np.zeros(int(place.max(initial=0)) + 1, np.int64)
+    np.maximum.at(most, place[held], lead[held])
+    untold = held & ((most > 0) | (means(held, place) == 1))[place]
+    source = np.append(came, 0)[np.maximum(last - most[place], -1)]
+    untold &= (lane[source] == lane) & (source < np.arange(len(rows)))
+    return np.where(untold, np.maximum(rows.enter_ns - rows.enter_ns[source], 0), 0)
+
+
+def _ends_before(rows: Columns, own: Array) -> Array:
+    """When the operation before each entry of the same `own` number was over; `NEVER` for none."""
+    order, ended = grouped_order(own, np.arange(len(own))), np.empty(len(own), np.int64)
+    ended[order] = np.where(begins(own[order]), NEVER, np.append(0, rows.leave_ns[order][:-1]))
+    return ended
 
 
 def _limited(rows: Columns, own: Array, free: Array, message: Array) -> tuple[Array, int]:
@@ -170,15 +207,12 @@ def _usual_work(rows: Columns, operations: Columns, gaps: Gaps, held: Array) -> 
 def _held_by_queue(rows: Columns, operations: Columns) -> Array:
     """Entries that begin as the operation before in their lane's queue ends; none where others
     come before that."""
-    queue = operations.queue[rows.operation]
-    order = np.lexsort([np.arange(len(rows)), queue, rows.lane])
-    lane, queue, number = rows.lane[order], queue[order], rows.operation[order]
-    after = rows.enter_ns[order] - np.append(0, rows.leave_ns[order][:-1])
-    follows = ~begins(lane, queue) & ~operations.message[number]
-    early, at_once = follows & (after < -CROSSING_NS), follows & (np.abs(after) <= CROSSING_NS)
-    held = np.zeros(len(rows), bool)
-    held[order] = at_once & (early.sum() <= MINOR * at_once.sum())
-    return held
+    number = rows.operation
+    ended = _ends_before(rows, row_numbers(rows.lane, operations.queue[number]))
+    follows = (ended != NEVER) & ~operations.message[number]
+    early = follows & (rows.enter_ns < ended - CROSSING_NS)
+    at_once = follows & (np.abs(rows.enter_ns - ended) <= CROSSING_NS)
+    return np.asarray(at_once & (early.sum() <= MINOR * at_once.sum()))
 
 
 def _held_ns(gaps: Gaps, share: Array, work: Array, held: Array) -> Array:

@@ -146,9 +146,10 @@ def _how(place: Stuck) -> str:
 def long_enough(place: Stuck, step_ns: float) -> bool:
     """Whether it was stuck for much longer than a step takes, or in a dump, without steps, than the
     longest pause between operations. Differing calls, which nothing can complete, are enough in a
-    dump, and else once the longest step is over; a copied dump tells no time, so that only a member
-    that did not come does."""
-    differs = bool(place.different) and (place.pause_ns is not None or place.since_ns > step_ns)
+    dump, and else once the longest step is over, and half a second; a copied dump tells no time, so
+    that only a member that did not come does."""
+    told = place.pause_ns is not None or place.since_ns > max(SHORTEST_NS, step_ns)
+    differs = bool(place.different) and told
     absent = not place.timed and bool(place.missing or place.untraced)
     return absent or differs or place.since_ns > limit_ns(place, step_ns)
 

@@ -84,14 +84,15 @@ def _communication(draft: Draft, each: Profile, done: Completion) -> Columns:
     backend = str(info_of(each.file).get("backend") or "")
     keys = dict.fromkeys(call.group for call in each.said)
     groups = {key: -1 if key is None else draft.group(*key, backend) for key in keys}
+    group = np.array([groups[call.group] for call in each.said], np.int64)
     return Columns(
         rank=np.full(len(calls), each.place.rank),
         kind=np.where(message, int(Kind.POINT_TO_POINT), int(Kind.COLLECTIVE)),
-        op=calls.op, enter_ns=calls.enter_ns, entered=_entry_times(each, done),
+        op=calls.op, enter_ns=calls.enter_ns,
+        entered=_entry_times(each, done, np.where(message, -1, group)),
         exit_ns=_known(calls.exit_ns), device_enter_ns=_known(calls.device_enter_ns),
         device_exit_ns=_known(calls.device_exit_ns),
-        step=each.steps.at(calls.enter_ns),
-        group=np.array([groups[call.group] for call in each.said], np.int64),
+        step=each.steps.at(calls.enter_ns), group=group,
         stated=said.sequence, bytes_in=said.bytes_in, bytes_out=said.bytes_out,
         dtype=said.dtype, reduce_op=_reductions(each.file, calls),
         peer_or_root=_peers(calls, said), payload=said.tag,
@@ -101,19 +102,22 @@ def _communication(draft: Draft, each: Profile, done: Completion) -> Columns:
     )  # fmt: skip
 
 
-def _entry_times(each: Profile, done: Completion) -> Array:
+def _entry_times(each: Profile, done: Completion, group: Array) -> Array:
     """When calls were entered: in device time for calls of a device, in host time for others.
 
-    A receive may begin and end before compute reaches it, unless its kernel also sends.
+    A receive may begin and end before compute reaches it, unless its kernel also sends. Collectives
+    of a `group` (-1 none) follow each other, on whatever streams: NCCL puts them in order.
     """
-    calls = each.calls
-    began = calls.device_enter_ns
+    calls, began = each.calls, each.calls.device_enter_ns
     stream = key_numbers(calls.device, calls.stream)
-    kernel = key_numbers(stream, began)  # those of a stream follow each other
+    kernel = key_numbers(stream, began)
     sends = np.bincount(kernel, calls.op == int(Op.SEND), 1)[kernel] > 0
-    line, end = np.full((2, int(kernel.max(initial=0)) + 2), UNKNOWN_NS)
-    line[kernel], end[kernel] = stream, calls.device_exit_ns
-    free = (line[kernel - 1] != stream) | (end[kernel - 1] < began - QUEUED_NS)
+    free = np.ones(len(began), bool)
+    for queue in (stream, np.where(group < 0, ~stream, group)):
+        kernel = key_numbers(queue, began)
+        line, end = np.full((2, int(kernel.max(initial=0)) + 2), UNKNOWN_NS)
+        line[kernel], end[kernel] = queue, calls.device_exit_ns
+        free &= (line[kernel - 1] != queue) | (end[kernel - 1] < began - QUEUED_NS)
     entered = done.entered(calls.enter_ns, began, free, (calls.op == int(Op.RECV)) & ~sends)
     known = began != UNKNOWN_NS
     return np.where(known, entered, calls.enter_ns)
