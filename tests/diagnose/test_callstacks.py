@@ -3,7 +3,7 @@
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.trace.spool.layout import Kind, Op, Phase
+from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from tests.diagnose.synthetic import MS, World, with_rows
 
 
@@ -149,6 +149,16 @@ def test_what_a_collection_happens_to_interrupt_is_not_its_cause():
     assert finding.mode == "runtime_jitter"
     assert not finding.stacks
     assert "train.py" not in finding.cause
+
+
+def test_a_collection_that_the_script_calls_is_told_with_the_line_that_calls_it():
+    trace = World().slow(2, Phase.FORWARD, 30 * MS, collector=True).trace()
+    called = int(Flag.CALLED) * (trace.events.kind == int(Kind.PAUSE))
+    trace.events = trace.events.with_column("flags", trace.events.flags | called)
+    finding = diagnose(seen(trace, 2, {"train.py:31 tidy": 40})).findings[0]
+    assert (finding.mode, finding.layer) == ("runtime_jitter", "model")
+    assert finding.stacks[0].frames == ["train.py:31 tidy"]
+    assert finding.options[0].action.startswith("call gc.collect() less often")
 
 
 @pytest.mark.parametrize("behind", [0, 1])

@@ -108,7 +108,8 @@ def _collector(case: Case) -> list[Finding]:
     share = case.share(case.loss(cells, Cause.COLLECTOR))
     acted = next((each for each in effects_of_actions(case.trace) if each["action"] == "gc"), {})
     ended = acted.get("note") or acted.get("word", "")
-    away = "fewer_calls" if _is_called_by_script(case, cells) else _AWAY.get(ended, "away")
+    called = _is_called_by_script(case, cells)
+    away = "fewer_calls" if called else _AWAY.get(ended, "away")
     live = f"; --act gc has ended: {ended}" if ended else ", or as it runs: evenstep run --act gc"
     tried = {"gain": acted.get("gain"), "pairs": acted.get("pairs"), "live": live}
     pause, paused = float(case.grid.pause_ns[cells].mean()), np.any(cells, axis=1)
@@ -128,6 +129,7 @@ def _collector(case: Case) -> list[Finding]:
         numbers={"pause": pause, "place": case.phase_in_words(case.main_phase(cells)), **tried},
         options={**{name: gains[name] for name in first}, "freeze": None},
         evidence=_pause_evidence(case, case.culprits(cells, Cause.COLLECTOR)),
+        layer="model" if called else "",  # of the script, whose line is told
     )  # fmt: skip
 
 
