@@ -141,6 +141,21 @@ def test_everything_slower_takes_that_many_times_as_long(job, factor):
     assert now == pytest.approx(was * factor, rel=0.01)
 
 
+@settings(max_examples=12, deadline=None)
+@given(JOBS, st.floats(0.2, 8), st.floats(0.3, 1.5))
+def test_later_steps_alone_are_replayed_as_they_are_in_the_whole_run(job, moved, worked):
+    run, whole = known(job)
+    trace, first = run.trace(), 5
+    later = graph(trace, sharpen(trace, align(trace)), whole.steps[first:], whole.ranks)
+    found = []
+    for one in (whole, later):
+        rows = np.flatnonzero((one.rows.step >= whole.steps[first + 2]) & (one.rows.lane == 0))
+        moves = np.flatnonzero(one.operations.step >= whole.steps[first + 2])
+        change = Change(rows, one.own_ns[rows] * worked, moves, one.took_ns[moves] * moved)
+        found.append(step_lengths(one, replay(one, [Change.none(), change])))
+    assert found[1].sum(axis=1) == pytest.approx(found[0][:, first:].sum(axis=1), rel=0.005)
+
+
 @pytest.mark.parametrize(("steps", "profiled"), [(24, False), (5, True)])
 def test_work_is_seen_that_ends_before_a_wait_in_the_middle_of_a_stretch(steps, profiled):
     """Ranks that wait for a slow one show what they do, and the run without it is no shorter than

@@ -5,7 +5,8 @@ from contextlib import suppress
 
 import pytest
 
-from evenstep.trace.spool.files import appearing, read_own, write_whole
+from evenstep.errors import SpoolError
+from evenstep.trace.spool.files import appearing, claim, read_own, write_whole
 
 
 def test_a_file_appears_whole_and_leaves_nothing_beside_it(tmp_path):
@@ -52,6 +53,20 @@ def test_scratch_names_cannot_be_guessed(tmp_path):
     with appearing(tmp_path / "file") as one, appearing(tmp_path / "file") as other:
         assert one.fileno() != other.fileno()
         assert len({each.name for each in tmp_path.iterdir()}) == 2
+
+
+def test_one_claims_a_name_in_a_folder_that_is_made_for_it(tmp_path):
+    folder = tmp_path / "run" / "attempt"
+    first, again, other = (claim(folder / name) for name in ("one", "one", "two"))
+    assert first is not None
+    assert again is None
+    assert other not in (None, first)
+    for descriptor in (first, other):
+        os.close(descriptor)
+    with pytest.raises(SpoolError, match="cannot create"):
+        claim(folder)
+    with pytest.raises(SpoolError, match="writable folder"):
+        claim(folder / "one" / "two")
 
 
 def test_only_a_plain_file_of_ones_own_is_read(tmp_path):

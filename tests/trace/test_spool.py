@@ -143,6 +143,15 @@ def test_a_full_name_table_costs_the_name_and_nothing_else(spool):
     assert spool.put(1, 2, Kind.SPAN, name=ids[-1]) == 1
 
 
+def test_what_comes_after_the_last_index_has_none(spool, monkeypatch):
+    monkeypatch.setattr("evenstep.trace.spool.spool.INDEX_LIMIT", 3)
+    assert [spool.name_id(name) for name in "abcdae"] == [1, 2, 3, 0, 1, 0]
+    assert [spool.add_group({"uid": uid}) for uid in "abcde"] == [1, 2, 3, 0, 0]
+    told = read_spool(spool.path)
+    assert told.names == {1: "a", 2: "b", 3: "c"}
+    assert sorted(told.groups) == [1, 2, 3]
+
+
 def test_a_handler_that_interrupts_an_entry_gets_no_name_and_leaves_the_table_whole(
     spool, monkeypatch
 ):

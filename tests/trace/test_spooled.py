@@ -152,6 +152,32 @@ def test_a_span_holds_every_record_of_its_steps(steps):
         assert ((wanted >= begin) & (wanted < end)).all()
 
 
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=30).map(sorted))
+def test_where_steps_ascend_a_span_holds_nothing_else(steps):
+    step = np.array(steps, np.uint32)
+    seq = np.arange(11, 11 + len(steps))
+    index = step_index(seq, step)
+    for first in range(7):
+        begin, end = index.span(first, first + 2)
+        assert list(range(begin, end)) == seq[(step >= first) & (step < first + 2)].tolist()
+
+
+def test_a_window_has_the_records_of_its_steps_of_each_kind_and_of_several(both):
+    kinds = dict.fromkeys((Kind.COLLECTIVE, Kind.PHASE, Kind.STEP), ("step", "kind", "enter_ns"))
+    for trace in both:
+        windowed = trace.window(30, 32, kinds)
+        for some in ((Kind.STEP,), (Kind.PHASE, Kind.STEP), tuple(kinds)):
+            whole = trace.of_kind(*some)
+            inside = whole.select((whole.step >= 30) & (whole.step < 32))
+            found = windowed.of_kind(*some)
+            for one in (inside, found):
+                assert set(one.kind.tolist()) == {int(kind) for kind in some}
+            rows = [sorted(zip(*(t[c].tolist() for c in ("rank", "kind", "enter_ns")),
+                               strict=True)) for t in (inside, found)]  # fmt: skip
+            assert rows[0] == rows[1]
+            assert len(windowed.events) == 2 * 5 * 3
+
+
 @given(st.integers(1, 50), st.integers(1, 12))
 def test_coarser_summaries_lose_nothing_they_count(number, most):
     fine = np.zeros(number, SUMMARY)

@@ -288,6 +288,21 @@ def test_a_lane_whose_beginning_nobody_saw_begins_with_its_usual_first_work():
     assert (found.starts_ns[0, :3] - BOOT_NS).tolist() == [0, 0, 0]
 
 
+def test_a_rank_that_recorded_nothing_is_free_as_early_as_any_other():
+    """Steps of 10 ms of the other two, the second of which comes last, after 5 ms."""
+    run = Run(3, (0, 1))
+    for step in range(3):
+        for rank in range(2):
+            run.collective(rank, step, step, 10 * step + 3 + 2 * rank, 10 * step + 8, flags=Flag(0))
+            run.step(rank, step, 10 * step, 10 * step + 10)
+    found = run.graph()
+    assert after(found.starts_ns[0, :3]) == [0, 0, 0]
+    ends = replay(found, [Change.none()])
+    assert after(ends[0, :, :2]) == [[10, 10], [20, 20], [30, 30]]
+    assert np.isnan(ends[0, :, 2]).all()
+    assert step_lengths(found, ends).tolist() == [[10 * MS] * 3]
+
+
 def test_a_stream_begins_its_first_step_where_the_step_before_it_ended():
     """Lane 1 works 26 ms in step 1, the first that counts, and 6 ms in all others."""
     work = np.full((5, 3), 6.0)

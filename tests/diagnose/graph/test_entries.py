@@ -212,6 +212,23 @@ def test_a_message_of_gloo_begins_with_both_ends_whether_or_not_its_sender_waits
     assert part(found(run, backend).rows, "decides") == (True, meets)
 
 
+@pytest.mark.parametrize(
+    ("begin", "end", "blocked"), [(3, 9, True), (3, 12, False), (0.2, 0.8, False), (3, 5, False)]
+)
+def test_a_sender_was_blocked_by_its_message_if_any_later_wait_of_it_ended_with_that(
+    begin, end, blocked
+):
+    """It enters at 1, and at 2 a collective; its message is over at 9."""
+    run = Run()
+    run.message(SENDER, 0, Op.SEND, RECEIVER, 0, 1, 9)
+    run.message(RECEIVER, 0, Op.RECV, SENDER, 0, 6, 9)
+    run.collective(SENDER, 0, 0, 2, 2.5)
+    run.wait(SENDER, 0, begin, end)
+    rows = found(run, "gloo").rows
+    rows = rows.select(rows.operation == rows.operation[rows.sends][0])
+    assert part(rows, "waits") == (blocked, True)
+
+
 @pytest.mark.parametrize(("left", "meets"), [(6, True), (3, False)])
 def test_a_sender_blocked_until_its_receiver_came_waits_for_it(left, meets):
     made = handed((2, left), (5, 6), (Flag.HOST_BLOCKED, Flag.HOST_BLOCKED))

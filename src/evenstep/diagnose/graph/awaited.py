@@ -251,7 +251,7 @@ def _waits_of_rows(rows: Columns, gaps: Gaps, share: Array) -> Awaited:
         length = gaps.lengths(work / pace, unseen)[gaps.kind] * pace
         hidden, seen = np.flatnonzero(unseen & (length > 0)), gaps.seen(unseen) & (length > 0)
         if seen.any():  # what is hidden varies as what is seen does
-            length[hidden] *= np.resize((work / np.where(seen, length, 1.0))[seen], len(hidden))
+            length[hidden] *= np.resize(work[seen] / length[seen], len(hidden))
         work[hidden] = np.minimum(work, length)[hidden]
     for ahead in range(FURTHEST, 0, -1):
         part = share[gaps.kind, ahead - 1]

@@ -31,7 +31,7 @@ from evenstep.trace.spool.writing import Slots, record_closer, record_writer
 
 TABLES_BYTES = 1 << 20
 FACTS_BYTES = 1 << 17  # of the tables, reserved for facts: names and groups leave it free
-NAME_LIMIT = INDEX_LIMIT = 0xFFFF  # names and table entries have indices of two bytes
+INDEX_LIMIT = 0xFFFF  # names and groups have indices of two bytes
 SMALLEST_RING_BYTES = 64 * RECORD_BYTES
 _SHRINKS = (1, 4, 16, 64)  # a nearly full disk gets a smaller spool rather than none
 
@@ -192,15 +192,13 @@ class Spool:
         known = self._names.get(name)
         if known is not None:
             return known
-        if len(self._names) > NAME_LIMIT:
-            return 0
         with self._tables() as free:
-            if not free:
-                return 0
+            number = len(self._names)
+            if not free or number > INDEX_LIMIT:
+                return self._names.get(name, 0)
             if name not in self._names:
-                entry = layout.TABLE_NAME, len(self._names), name.encode()
-                fits = entry[1] < NAME_LIMIT and self._append(*entry)
-                self._names[name] = entry[1] if fits else 0
+                fits = self._append(layout.TABLE_NAME, number, name.encode())
+                self._names[name] = number if fits else 0
             return self._names[name]
 
     def add_group(self, description: Mapping[str, Any]) -> int:
