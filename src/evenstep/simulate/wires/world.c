@@ -25,7 +25,6 @@ static const double SAME_NS = 1e-6, SAME_SHARE = 1e-15; /* moments closer than t
 static const double EQUAL = 1e-10;                      /* of rates */
 static const double STEADY = 1e-14;                     /* of a round's length */
 static const double LEAST_SHARE = 0.05; /* of a link, left by steady messages */
-enum { LOOKS = 64 };                    /* times on the wire that are looked ahead */
 
 static double larger(double a, double b) { return a > b ? a : b; } /* neither is NaN */
 static double smaller(double a, double b) { return a < b ? a : b; }
@@ -1318,19 +1317,16 @@ static double end_beside(const Active *x) {
 }
 
 /* The same beside several trains, which leave it the same rate whether one is on the wire or more; of
-   an end far ahead only a time before it: then the message `is_early`. */
+   an end behind the next message of these only a time before it: then the message `is_early`. */
 static double end_among(Active *x) {
     const Point *p = x->pair;
-    double left = larger(x->left, 0), now = x->since, over = 0;
-    for (int looks = 0; looks < LOOKS; looks++) {
-        double start = next_on(p, now, &over), able = (start - now) * p->apart;
-        if (left <= able) return now + left / p->apart;
-        left -= able, able = (over - start) * p->beside;
-        if (left <= able) return start + left / p->beside;
-        left -= able, now = over;
-    }
+    double left = larger(x->left, 0), over = 0, start = next_on(p, x->since, &over);
+    double able = (start - x->since) * p->apart;
+    if (left <= able) return x->since + left / p->apart;
+    left -= able, able = (over - start) * p->beside;
+    if (left <= able) return start + left / p->beside;
     x->is_early = 1;
-    return now + left / p->apart;
+    return over + (left - able) / p->apart;
 }
 
 static void pairs_end(World *w, Active *x) {
