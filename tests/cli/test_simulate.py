@@ -9,6 +9,8 @@ from evenstep.cli import progress
 from evenstep.cli.main import main
 from evenstep.scenario.scenario import load
 from evenstep.simulate import simulation
+from evenstep.simulate.wires.world import CompiledWorld
+from evenstep.simulate.wires.world_python import PythonWorld
 
 SCENARIO = """
 name = "two nodes"
@@ -137,6 +139,17 @@ def test_a_long_run_says_so_first(scenario):
     messages, seconds = simulation.estimate_run(simulation.set_up(load(Path(scenario), sets)))
     assert messages == 10_000 * 2 * 64 * 63
     assert seconds > 60
+
+
+def test_that_a_run_is_long_is_known_before_its_first_step(scenario, monkeypatch):
+    """Rings of 256 in random order, 10 a step: of messages that are all followed nothing is run."""
+    sets = ["cluster.nodes=256", "fabric.kind=leaf_spine", "fabric.oversubscription=4",
+            "job.placement=random", "collectives.algorithm=ring", "run.steps=100",
+            "noise=[{kind='normal'}]", "work.buckets=10"]  # fmt: skip
+    setup = simulation.set_up(load(Path(scenario), sets))
+    monkeypatch.setattr(CompiledWorld, "run", None)
+    monkeypatch.setattr(PythonWorld, "run", None)
+    assert simulation.estimate_run(setup)[0] == 100 * 10 * 2 * 256 * 255
 
 
 def test_long_work_is_announced_and_short_work_is_not(capsys):

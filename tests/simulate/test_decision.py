@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 
 from evenstep.agent.settings import config
+from evenstep.errors import ConfigError
 from evenstep.report.schema import schema
 from evenstep.report.terminal import decision as decision_table
 from evenstep.simulate.simulation import simulate
@@ -30,6 +31,17 @@ def row(name, throughput, *, cv=0.0, p99_ns=1.0, training=False, staleness=0.0, 
 @pytest.fixture(scope="module")
 def table():
     return compare(scenario(*JOB, noise=SLOW), Limits(cv=0.1), axes=())
+
+
+def test_no_option_is_simulated_before_its_cost_is_told(monkeypatch):
+    """A step of a contended fabric may take minutes: errors are found without one."""
+    told = []
+    monkeypatch.setattr(decision, "simulate", lambda _: told.append("simulated"))
+    with pytest.raises(ZeroDivisionError):
+        compare(scenario(*JOB), Limits(), axes=(), estimate=lambda seconds: told.append(1 / 0))
+    with pytest.raises(ConfigError, match="a step takes no time"):
+        compare(scenario("cluster.nodes=2"), Limits(), axes=())
+    assert not told
 
 
 def test_the_most_throughput_within_the_limit_is_taken():

@@ -114,14 +114,14 @@ def simulate(scenario: Scenario, *, progress: Progress | None = None) -> Result:
 
 def simulate_set_up(setup: Setup, *, progress: Progress | None = None) -> Result:
     """Run a scenario that is set up, without keeping a trace."""
-    _check_runs(setup)
+    check_runs(setup)
     return _Run(setup, None).result(progress)
 
 
 def step_times(setup: Setup, enough: Enough, most: float = math.inf) -> Array:
     """Durations of the steps after the warm-up, of a run that ends once these are `enough`, or in a
     first step with more than `most` messages; then there are none."""
-    _check_runs(setup)
+    check_runs(setup)
     run, scenario = _Run(setup, None, most), setup.scenario
     if not isinstance(run.pace, Paced):  # nothing depends on what it would sum up
         run.pace = Pace()
@@ -153,7 +153,7 @@ def simulate_to(folder: Path, scenario: Scenario, *, progress: Progress | None =
     Interrupted, it leaves the steps that were finished, and the result says that it is partial.
     """
     setup = set_up(scenario)
-    _check_runs(setup)
+    check_runs(setup)
     singles = len(scenario.noise) + 1  # pauses, and a decision of pacing
     widest = max(len(role.operations) for role in setup.graph.roles)
     most = (1 + 2 * widest + singles) * scenario.run.steps
@@ -165,15 +165,20 @@ def simulate_to(folder: Path, scenario: Scenario, *, progress: Progress | None =
 
 
 def estimate_run(setup: Setup) -> tuple[int, float]:
-    """Estimate the messages that a run will follow, and its seconds, from its first step."""
+    """Estimate the messages that a run will follow, and its seconds: from its first step, which is
+    not run where steps have more than `AT_A_TIME` that are all followed."""
     scenario = setup.scenario
-    first = replace(scenario, run=replace(scenario.run, steps=1, warm_up=0))
-    run = _Run(replace(setup, scenario=first), None)
-    run.result(None)
     steps = 1 if _is_calm(scenario) else scenario.run.steps
+    often = Counter(map(setup.graph_of, range(steps)))
+    jobs = _Jobs(setup, list(often), _Run(setup, None)._near)
+    messages = sum(n * jobs.world.messages(jobs.graphs[graph]) for graph, n in often.items())
+    if messages <= AT_A_TIME * steps:
+        first = replace(scenario, run=replace(scenario.run, steps=1, warm_up=0))
+        run = _Run(replace(setup, scenario=first), None)
+        run.result(None)
+        messages = run.followed * steps
     sizes = np.array([len(role.operations) for role in setup.graph.roles])
     operations = int(sizes[setup.graph.role].sum())
-    messages = run.followed * steps
     return messages, messages * MESSAGE_S + operations * steps * OPERATION_S
 
 
@@ -183,7 +188,8 @@ def step_ns(setup: Setup) -> float:
     return found[1] if found is not None else 0.0
 
 
-def _check_runs(setup: Setup) -> None:
+def check_runs(setup: Setup) -> None:
+    """Raise `ConfigError` where a step takes no time, or parameters may never be averaged."""
     scenario, graph = setup.scenario, setup.graph
     delayed = any(noise.kind in DELAYS for noise in scenario.noise)  # factors of nothing are none
     if not (graph.compute_ns or setup.flows or delayed or scenario.work.input_bytes):
@@ -202,10 +208,8 @@ class _Run:
     def __init__(self, setup: Setup, sink: BlockSink | None, most: float = math.inf) -> None:
         self._most = most  # messages of the first step: with more it is the last, unfinished
         self._setup, scenario = setup, setup.scenario
-        self._near: list[neighbours.NeighbourJob] = []
-        if scenario.neighbours:
-            found = neighbours.neighbour_jobs(scenario, setup.network, setup.placement)
-            self._near = neighbours.within_reach(setup.flows, found, len(setup.network.capacity))
+        found = neighbours.neighbour_jobs(scenario, setup.network, setup.placement)
+        self._near = neighbours.within_reach(setup.flows, found, len(setup.network.capacity))
         self.pace = strategies.pace_of(scenario, setup.info.run_id)
         self._account = StepSums(scenario.run.steps, scenario.ranks, scenario.run.warm_up)
         self._peak = np.zeros(len(setup.network.capacity))
@@ -316,8 +320,8 @@ class _Jobs:
         goodput = setup.scenario.fabric.incast_goodput
         self.world = make_world(capacity, sizes, goodput)
         numbers = {flow: self.world.flow(one) for flow, one in made.items()}
-        self._graphs = {g: self.world.graph(g.plan(numbers)) for g in [*graphs, *theirs]}
-        self._theirs = [self._graphs[graph] for graph in theirs]
+        self.graphs = {g: self.world.graph(g.plan(numbers)) for g in [*graphs, *theirs]}
+        self._theirs = [self.graphs[graph] for graph in theirs]
         strategy, work = setup.scenario.strategy, setup.scenario.work
         lag = strategy.bound if strategy.kind == "stale_synchronous" else 1
         self.world.job(0, np.zeros(sizes[0]), lag=max(lag, 1), slowdown=work.overlap_slowdown)
@@ -328,7 +332,7 @@ class _Jobs:
         """The job in this world; `graph_of`: of a step."""
         noise = NoiseSources(self._setup.scenario, self._setup.placement)
         begin_ns = np.zeros(self._setup.scenario.ranks)
-        return JobEngine(self.world, graph_of, self._graphs, noise, pace, begin_ns)
+        return JobEngine(self.world, graph_of, self.graphs, noise, pace, begin_ns)
 
     def run(self, engine: JobEngine, steps: int, most: float = math.inf) -> Iterator[FinishedStep]:
         """Yield the job's steps as they finish; none where the first has over `most` messages."""

@@ -54,7 +54,7 @@ class JobEngine:
         disturbance = self._noise_sources.at(self.fed)
         value = self._values(graph, disturbance)
         if self._waits:
-            value[graph.first_main, np.arange(len(self._begin))] = np.nan
+            value[graph.main_ends[0], np.arange(len(self._begin))] = np.nan
         self._world.feed(0, self._numbers[graph], value, np.ones(len(graph.flows)))
         begin, held = np.full(len(self._begin), np.nan), np.zeros(len(self._begin))
         times = self._world.under_way(0, number)
@@ -79,7 +79,7 @@ class JobEngine:
         since = np.zeros(len(begin)) if last is None else last.begin
         noise = self._noise_sources.with_daemons(step.number, step.disturbance, since, step.begin)
         value = self._values(step.graph, noise)
-        value[step.graph.first_main, np.arange(len(begin))] += step.held
+        value[step.graph.main_ends[0], np.arange(len(begin))] += step.held
         self._world.reveal(0, place, ranks, value)
         return True
 

@@ -125,10 +125,8 @@ class JobGraph:
     @cached_property
     def compute_ns(self) -> float:
         """Compute without noise, of the role with most of it."""
-        return max(
-            sum(one.length_ns for one in role.operations if one.stream == MAIN)
-            for role in self.roles
-        )
+        main = ([one for one in role.operations if one.stream == MAIN] for role in self.roles)
+        return max(sum(one.length_ns for one in each) for each in main)
 
     @cached_property
     def ranks_of(self) -> list[Any]:
@@ -148,20 +146,11 @@ class JobGraph:
         ]
 
     @cached_property
-    def first_main(self) -> Array:
-        """The first operation of each rank's main stream. (ranks,)"""
-        return self._of_main(0)
-
-    @cached_property
-    def last_main(self) -> Array:
-        """The last operation of each rank's main stream. (ranks,)"""
-        return self._of_main(-1)
-
-    def _of_main(self, place: int) -> Array:
-        return np.array([
-            [i for i, one in enumerate(role.operations) if one.stream == MAIN][place]
-            for role in self.roles
-        ])[self.role]  # fmt: skip
+    def main_ends(self) -> Array:
+        """The first and the last operation of each rank's main stream. (2, ranks)"""
+        each = [[i for i, one in enumerate(role.operations) if one.stream == MAIN]
+                for role in self.roles]  # fmt: skip
+        return np.array([[main[0], main[-1]] for main in each]).T[:, self.role]
 
     @cached_property
     def place(self) -> Array:
@@ -214,7 +203,7 @@ class FinishedStep:
     @property
     def over(self) -> Array:
         """End of the step on each rank."""
-        return np.asarray(self.end[self.graph.last_main, np.arange(len(self.begin))])
+        return np.asarray(self.end[self.graph.main_ends[1], np.arange(len(self.begin))])
 
     def main(self, role: int) -> Iterator[tuple[int, Operation, Array, Array]]:
         """Operations of a role's main stream with their numbers: when its ranks came to each, and
@@ -233,9 +222,7 @@ class FinishedStep:
         if len(place) == 1:
             return np.asarray(times[place[0]])
         row = place[self.graph.role]
-        found = times[row, np.arange(len(row))].copy()
-        found[row < 0] = np.nan
-        return np.asarray(found)
+        return np.where(row < 0, np.nan, times[row, np.arange(len(row))])
 
     def last_entries(self, instance: int) -> Array:
         """Entry of the last of each rank's group into a collective; NaN outside of it."""
@@ -293,9 +280,8 @@ class GraphDraft:
     @property
     def shards(self) -> Array:
         """Ranks that hold the parameters together, of fully sharded work. (shards, size)"""
-        return np.arange(self.scenario.ranks).reshape(
-            -1, self.work.shard_ranks or self.scenario.ranks
-        )
+        ranks = self.scenario.ranks
+        return np.arange(ranks).reshape(-1, self.work.shard_ranks or ranks)
 
     @property
     def sent_bytes(self) -> float:

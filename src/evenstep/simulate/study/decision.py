@@ -17,7 +17,7 @@ from evenstep.errors import ConfigError
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.job.strategies import Convergence
 from evenstep.simulate.result import Result
-from evenstep.simulate.simulation import estimate_run, set_up, simulate
+from evenstep.simulate.simulation import check_runs, estimate_run, set_up, simulate
 from evenstep.simulate.study import margin as margins
 from evenstep.simulate.study.decision_options import DecisionOption, change, neutral, options
 from evenstep.simulate.study.margin import Edges, Margin
@@ -156,7 +156,7 @@ def compare(
         limits = Limits(cv=CV)
     data = neutral(scenario)
     wanted, notes = options(scenario)
-    simulate(change(data, ("run.steps=1", "run.warm_up=0")))  # raises errors at once
+    check_runs(set_up(change(data, ())))  # raises errors at once
     if (steps := min(_steps(data, option) for option in wanted)) < scenario.run.steps:
         data["run"] = {**data.get("run", {}), "steps": steps}
         notes.append(f"over {steps} of {scenario.run.steps} steps: more would take long")

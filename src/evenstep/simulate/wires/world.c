@@ -2417,6 +2417,17 @@ void world_take(World *w, i64 job) {
     if (old >= 0) step_free(w, j->steps[old]), j->steps[old] = NULL;
 }
 
+/* Messages of a step that are all sent one by one: none of a closed or spliced collective. */
+i64 world_messages(World *w, i64 graph) {
+    const Graph *g = w->graphs[graph];
+    i64 found = 0;
+    for (i32 k = 0; k < g->instances; k++) {
+        Flow *f = w->flows[g->flow[k]];
+        if (f->closed || is_spliced(w, f)) continue;
+        for (i32 n = 0; n < f->stage_count; n++) found += (i64)f->repeats[n] * f->stages[n]->count;
+    }
+    return found;
+}
 i64 world_followed(World *w) { return w->followed; }
 void world_peaks(World *w, double *peak) {
     for (i32 l = 0; l < w->links; l++) peak[l] = w->link[l].peak;

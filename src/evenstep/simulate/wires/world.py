@@ -143,6 +143,10 @@ class CompiledWorld:
         _, enter, end = rows[:, :, : self._of_job[job]]
         return enter, end
 
+    def messages(self, graph: int) -> int:
+        """Messages of a step, of those collectives whose messages are all simulated one by one."""
+        return int(self._c.world_messages(self._world, graph))
+
     @property
     def followed(self) -> int:
         """Messages simulated one by one, and trains of messages: the cost of a run."""
@@ -188,6 +192,7 @@ def _library() -> ctypes.CDLL | None:
         ("run", whole, (pointer, whole)),
         ("is_over", whole, (pointer, whole)),
         ("take", None, (pointer, whole)),
+        ("messages", whole, (pointer, whole)),
         ("followed", whole, (pointer,)),
         ("peaks", None, (pointer, pointer)),
         ("free", None, (pointer,)),

@@ -174,6 +174,11 @@ class PythonWorld:
         which.taken += 1
         return step.enter, step.end
 
+    def messages(self, graph: int) -> int:
+        """Messages of a step's collectives that are not closed."""
+        used = [self._flows[flow] for flow in self._plans[graph].flow.tolist()]
+        return sum(len(s.gate) * s.repeats for one in used if not one.closed for s in one.stages)
+
     @property
     def followed(self) -> int:
         """All messages: there are no trains here."""
