@@ -264,6 +264,19 @@ def two_blocks(off: float, on: float):
     return made
 
 
+@pytest.mark.parametrize(("steps", "pairs"), [(4, 0), (5, 1), (8, 1)])
+def test_a_block_of_which_few_steps_were_seen_is_in_no_pair(steps: int, pairs: int) -> None:
+    """The first does not count, and of four that do the mean is taken."""
+    trial = follower(0)
+    trial.follow(2, 0)
+    trial._against = NoEvidence()
+    acted = trial.acts(0)
+    for block, seen in ((0, steps), (1, BLOCK_STEPS), (2, 1)):
+        for _ in range(seen):
+            trial.learn(block, MEAN, acted if block == 0 else not acted)
+    assert trial.last_pair[0] == pairs
+
+
 def test_a_rank_that_follows_a_loss_on_trial_keeps_all_evidence() -> None:
     """On trial, gains count against harm: only what is found to pay is watched anew."""
     trial = leader()
@@ -297,8 +310,9 @@ def test_a_trial_remembers_a_bounded_number_of_gains() -> None:
 
 def test_a_gain_that_no_step_can_have_is_an_open_end() -> None:
     trial = leader()
-    trial.gains = [-2.5] * 12  # of the mean of both: 2 is all of one block
-    assert trial.verdict.gain == -float("inf")
-    assert trial.verdict.low == -float("inf")
+    for gain in (-2.5, -2.0):  # of the mean of both: 2 is all of one block
+        trial.gains = [gain] * 12
+        assert trial.verdict.gain == -float("inf")
+        assert trial.verdict.low == -float("inf")
     trial.gains = [0.5] * 12
     assert 0.0 < trial.verdict.low <= trial.verdict.gain == pytest.approx(0.4)

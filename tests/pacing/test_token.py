@@ -1,5 +1,7 @@
 """Whose turn it is on a link: told from outside, in nanoseconds of one clock."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from evenstep.pacing.token import (
     MILLION,
     MOST_WAIT,
     SHORTEST_BLOCK_NS,
+    SHORTEST_POLL_NS,
     Post,
     Token,
 )
@@ -173,7 +176,8 @@ def test_what_a_neighbour_says_of_a_pair_counts_once_and_not_what_was_before_us(
 
 
 @pytest.mark.parametrize(
-    ("met", "alone_ms", "wanted"), [(2, 60, True), (1, 60, False), (2, 1, False)]
+    ("met", "alone_ms", "wanted"),
+    [(2, 60, True), (1, 60, False), (2, 1, False), (2, 2, True)],  # a hundredth of 200
 )
 def test_a_trial_is_wanted_where_others_are_met_and_the_exchange_is_no_trifle(
     token, met, alone_ms, wanted
@@ -206,3 +210,108 @@ def test_what_a_host_overslept_is_forgotten_after_so_many_exchanges(token):
     most_ns = MOST_WAIT * STEP_NS
     assert max(waits[1:LOOK_STEPS]) <= most_ns - 30 * MS
     assert waits[-1] == most_ns
+
+
+class Pair:
+    """Two jobs that come to their link together, one a little before the other, in turns.
+
+    An exchange takes 30 ms alone; two at once keep half of the goodput and take 120. So a step of
+    100 ms of compute lasts 220 ms, and 160 where the second waits for the first.
+    """
+
+    def __init__(self) -> None:
+        self.jobs = [Token(TrialBudget()) for _ in range(2)]
+        self.now, self.step = NOW, 0
+        self.compute_ns = 100 * MS
+        self.waited: list[tuple[int, int, int, bool]] = []  # span, length of a block, block, waited
+
+    def go(self, steps: int) -> "Pair":
+        for _ in range(steps):
+            self._exchange(*(self.jobs if self.step % 2 else self.jobs[::-1]))
+        return self
+
+    def _exchange(self, first: Token, second: Token) -> None:
+        leads, now = self.jobs[0].post, self.now
+        block = now // leads.block_ns if leads.block_ns else 0
+        assert first.ask(now, [second.post]) == 0
+        again = now + 1
+        while wait := second.ask(again, [first.post]):
+            again = again + wait
+            if again >= now + 30 * MS:
+                first.leave(now + 30 * MS)
+        waited = again > now + 1
+        self.waited.append((leads.span, leads.block_ns, block, waited))
+        took = (60 if waited else 120) * MS
+        if not waited:
+            first.leave(now + took)
+        second.leave(now + took)
+        self.now = now + took + self.compute_ns
+        others = [job.post for job in self.jobs[::-1]]
+        for job, other, leader in zip(self.jobs, others, (None, self.jobs[0]), strict=True):
+            job.end_step(
+                self.step, self.now - now, self.now, [other], leader.post if leader else None, took
+            )
+        self.step += 1
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return Pair().go(1200)
+
+
+def test_jobs_that_gain_by_turns_find_it_out_and_leave_few_blocks_out(pair):
+    assert [job.trial.word for job in pair.jobs] == ["pays", "pays"]
+    assert [job.post.span for job in pair.jobs] == [16, 16]
+    assert sum(waited for *_, waited in pair.waited[-300:]) > 250
+
+
+def test_all_jobs_of_a_link_act_in_the_same_blocks_of_the_clock(pair):
+    """The second waits in all steps that begin in a block, or in none, whichever job it is."""
+    of_block: dict[tuple[int, int, int], set[bool]] = {}
+    for span, length_ns, block, waited in pair.waited:
+        if span:
+            of_block.setdefault((span, length_ns, block), set()).add(waited)
+    alike = [len(found) == 1 for found in of_block.values()]
+    changes = sum(one[:2] != next_[:2] for one, next_ in pairwise(pair.waited))
+    assert len(alike) > 50
+    assert alike.count(False) <= changes  # within the block in which new orders came
+
+
+def test_what_a_job_says_of_a_pair_is_what_the_exchanges_gained_by_the_step(pair):
+    for job in pair.jobs:
+        assert job.post.pairs > 5
+        assert job.post.gain == pytest.approx(MILLION * 60 / 190, rel=0.02)  # 120 - 60 of 160 … 220
+        acted = -job.post.cost * 190 / 60 / MILLION  # steps with turns since the pair before
+        assert BLOCK_STEPS <= acted <= 16 * 2 * BLOCK_STEPS
+
+
+def test_a_block_keeps_its_length_while_a_trial_goes_on():
+    pair = Pair().go(LOOK_STEPS + LEARNING_STEPS)
+    assert {job.trial.word for job in pair.jobs} == {"on trial"}
+    before, pair.compute_ns = [job.post.block_ns for job in pair.jobs], 1000 * MS
+    pair.go(LOOK_STEPS)
+    assert {job.trial.word for job in pair.jobs} == {"on trial"}
+    assert [job.post.block_ns for job in pair.jobs] == before
+
+
+def test_who_has_just_come_says_nothing_and_tries_nothing_where_nobody_is_met():
+    job, now = Token(TrialBudget()), NOW
+    assert (tuple(job.post), job.waited_ns) == ((0,) * len(Post._fields), 0)
+    for step in range(2 * LEARNING_STEPS):
+        assert job.ask(now, [Post()]) == 0
+        job.leave(now + ALONE_NS)
+        now += STEP_NS
+        job.end_step(step, STEP_NS, now, [Post()])
+        assert (job.trial.word, job.post.span) == ("untested", 0)
+
+
+def test_the_shortest_wait_is_a_share_of_the_own_exchange(token):
+    ahead = THERE._replace(entered_ns=NOW - 4 * MS, alone_ns=4 * MS)  # a sixteenth of it is left
+    assert token.ask(NOW, [ahead]) == ALONE_NS // 64
+
+
+def test_the_shortest_wait_is_what_a_host_can_sleep():
+    token = Token(TrialBudget(), guarded=False)
+    token.post, token._acts = Post(alone_ns=MS, step_ns=STEP_NS), True
+    ahead = THERE._replace(asked_ns=NOW - MS, entered_ns=NOW - MS, alone_ns=MS + 1)
+    assert token.ask(NOW, [ahead]) == SHORTEST_POLL_NS

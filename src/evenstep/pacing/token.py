@@ -61,17 +61,15 @@ class Token:
         self.trial = RandomTrial(account, seed=SEED)
         self.trial.wanted = False
         self.waited_ns = 0  # in the running step
-        self._deadline_ns = 0  # of this one's beginning
-        self._again_ns = 0  # when to ask again
-        self._overslept_ns = 0  # the host's longest oversleep before this exchange …
+        # Of this exchange: its latest beginning, when to ask again, the host's longest oversleep …
+        self._deadline_ns = self._again_ns = self._overslept_ns = 0
         self._guarded = guarded
         self._exchanges = RollingWindow(WINDOW)
         self._oversleeps = RollingWindow(LOOK_STEPS)  # … and before the last ones
         self._steps_ns = RollingWindow(LOOK_STEPS)
         self._starved_ns = RollingWindow(LOOK_STEPS)
         self._block, self._acts = 0, False
-        self.steps = self._met = 0
-        self._block_ns = 0
+        self.steps = self._met = self._block_ns = 0
         self._counted_pairs: dict[int, int] = {}  # by neighbour
 
     def ask(self, now_ns: int, others: Sequence[Post], held_ns: int = 0) -> int:
