@@ -79,9 +79,11 @@ PACKAGES = {
     ),
     "engine": Package(
         ("simulate/wires/*.py", "simulate/job/engine.py"),
-        ("tests/simulate/test_world.py", "tests/simulate/test_laws.py",
-         "tests/simulate/test_network.py", "tests/simulate/test_neighbours.py",
-         "tests/simulate/test_pipeline.py", "tests/simulate/test_priority.py"),
+        ("tests/simulate/test_engine.py", "tests/simulate/test_world.py",
+         "tests/simulate/test_laws.py", "tests/simulate/test_network.py",
+         "tests/simulate/test_neighbours.py", "tests/simulate/test_pipeline.py",
+         "tests/simulate/test_priority.py", "tests/simulate/test_strategies.py",
+         "tests/simulate/test_link_worlds.py"),
     ),
     "importers": Package(
         ("importers/**/*.py",), ("tests/importers",), ("tests/importers/test_recorded_sources.py",)
