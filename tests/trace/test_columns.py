@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.trace.columns import Columns, key_numbers, positions_by_key
+from evenstep.trace.columns import (
+    Columns,
+    begins,
+    key_numbers,
+    means_of,
+    medians_of,
+    positions_by_key,
+    rows_by_key,
+    run_numbers,
+    running_maximum,
+)
 
 ROWS = st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 3)), max_size=30)
 
@@ -86,3 +96,30 @@ def test_a_position_counts_the_rows_of_the_same_keys_before_it(rows):
     assert positions_by_key(*keys).tolist() == [
         rows[:at].count(rows[at]) for at in range(len(rows))
     ]
+
+
+@given(ROWS)
+def test_runs_and_keys_of_rows_are_those_of_a_loop(rows):
+    keys = np.array(rows, np.int64).reshape(-1, 2).T
+    new = [at == 0 or rows[at] != rows[at - 1] for at in range(len(rows))]
+    assert begins(*keys).tolist() == new
+    assert run_numbers(*keys).tolist() == [sum(new[: at + 1]) - 1 for at in range(len(rows))]
+    places = {}
+    for at, (first, _) in enumerate(rows):
+        places.setdefault(first, []).append(at)
+    assert [one.tolist() for one in rows_by_key(keys[0])] == [places[one] for one in sorted(places)]
+
+
+@given(ROWS)
+def test_values_of_a_place_are_summed_up_as_by_a_loop(rows):
+    rows = sorted(rows, key=lambda row: row[1])
+    values, place = np.array(rows, np.int64).reshape(-1, 2).T
+    of = [[float(value) for value, at in rows if at == one] for one in range(6)]
+    so_far = [max(value for value, at in rows[: end + 1] if at == place[end])
+              for end in range(len(rows))]  # fmt: skip
+    assert running_maximum(values, place).tolist() == so_far
+    assert medians_of(values, place, 6).tolist() == [np.median(one) if one else 0 for one in of]
+    some = np.where(values == 3, np.nan, values.astype(float))
+    known = [[one for one in each if one != 3] for each in of]
+    means = [np.mean(each) if each else np.nan for each in known]
+    assert means_of(some, place, 6) == pytest.approx(means, nan_ok=True)

@@ -11,9 +11,13 @@ from hypothesis import strategies as st
 import evenstep
 from evenstep.errors import TraceError
 from evenstep.trace.loading import load
-from evenstep.trace.spool.layout import Kind
-from evenstep.trace.spool.summary import FEWEST_RECORDS
-from tests.trace.small_run import STEPS, WORLD, write_rank, write_run
+from evenstep.trace.spool.folder import RunFolder
+from evenstep.trace.spool.layout import Flag, Kind, Op
+from evenstep.trace.spool.spool import Spool
+from evenstep.trace.spool.summary import FEWEST_RECORDS, StepSummary, SummaryLog
+from tests.trace.small_run import STEPS, WORLD, identity, write_rank, write_run
+
+MS = 1_000_000
 
 
 @pytest.fixture
@@ -158,3 +162,39 @@ def test_times_are_each_ranks_own(run):
     collectives = load(run).of_kind(Kind.COLLECTIVE)
     assert (collectives.enter_ns % 1000 == collectives["rank"]).all()
     assert np.all(np.diff(collectives["rank"]) >= 0)
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_steps_that_ranks_inferred_from_few_calls_are_inferred_anew_from_all(tmp_path, marked):
+    """Twenty steps of two calls; the ranks took every two for one, unless one was marked."""
+    for rank in range(2):
+        place = RunFolder(tmp_path).spool_path(0, rank)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        spool = Spool.create(place, identity(rank), ring_bytes=1 << 16, summary_bytes=1)
+        group = spool.add_group({"uid": "world", "name": "dp", "ranks": "0-1"})
+        log = SummaryLog(spool.summary_view(), spool.regions.summary_capacity)
+        for step in range(20):
+            at = 1000 * MS + 100 * MS * step
+            for turn in range(2):
+                call = (Kind.COLLECTIVE, Op.ALL_REDUCE, step // 2, 0, group, 2 * step + turn)
+                spool.put(at + 10 * MS * turn, at + 10 * MS * turn + MS, *call, bytes_in=8 + turn)
+            if step % 2:
+                flags = 0 if marked and step == 9 and rank else int(Flag.INFERRED)
+                spool.put(at - 90 * MS, at + 90 * MS, Kind.STEP, 0, step // 2, flags=flags)
+                log.append(StepSummary(step // 2, step // 2, at - 90 * MS, at + 90 * MS, 0))
+        spool.add_fact("steps", "inferred")
+        log.release()
+        spool.shut()
+    trace = load(tmp_path)
+    steps = trace.of_kind(Kind.STEP)
+    said = [limit for limit in trace.limits if "steps were inferred" in limit]
+    if marked:
+        assert (len(steps), said, len(trace.summaries)) == (20, [], 20)
+        assert trace.ranks[0].facts["steps"] == "inferred"
+    else:
+        assert len(steps) == 2 * 19
+        assert np.unique(steps.exit_ns - steps.enter_ns).tolist() == [100 * MS]
+        assert len(said) == 1
+        assert said[0].endswith("evenstep.step() at the end of the loop marks them")
+        assert len(trace.summaries) == len(trace.summary_rank) == 0
+        assert all("steps" not in info.facts for info in trace.ranks.values())

@@ -107,6 +107,33 @@ def test_a_rank_that_lives_is_collected_as_far_as_it_is(tmp_path):
     assert (contents.closed, contents.records["enter_ns"].tolist()) == (False, [5])
 
 
+def test_a_record_that_is_written_to_while_it_is_copied_is_not_in_the_copy(tmp_path, monkeypatch):
+    """Of five records the third becomes another one between the two times that it is read."""
+    path = RunFolder(tmp_path).spool_path(0, 0)
+    path.parent.mkdir(parents=True)
+    spool = Spool.create(path, identity(0), ring_bytes=64 * RECORD_BYTES, summary_bytes=1)
+    for number in range(5):
+        spool.put(10 + number, 20, Kind.COLLECTIVE)
+    ring, read, times = spool.regions.ring_offset, os.pread, []
+
+    def changing(file, length, start):
+        data = bytearray(read(file, length, start))
+        if start == ring:
+            times.append(start)
+            if len(times) == 2:
+                data[2 * RECORD_BYTES] += 64
+                data[4 * RECORD_BYTES + 50] += 1  # of this one only a field
+        return bytes(data)
+
+    monkeypatch.setattr(os, "pread", changing)
+    write_pack([path], tmp_path / "node-h0.pack")
+    monkeypatch.undo()
+    spool.shut()
+    [extent] = extents(tmp_path / "node-h0.pack")
+    assert read_spool(extent).records["enter_ns"].tolist() == [10, 11, 13, 14]
+    assert len(times) == 2
+
+
 def test_collecting_until_the_job_ends_outlives_no_rank_that_was_killed(run, tmp_path, monkeypatch):
     add_last_fact(unclosed(run, 3), "ended", {"signal": "SIGKILL"})
     naps = iter([None])  # the job may start again within the grace, and this one has ended
