@@ -213,7 +213,7 @@ class _Calls(NamedTuple):
 def _calls(trace: Trace, issued_ns: Array | None) -> _Calls | None:
     """All calls; None if there are too few, or a rank's collectives before those in flight at its
     end lack ends."""
-    if isinstance(trace.events, OnDisk) or len(trace.ranks) < 2:
+    if isinstance(trace.events, OnDisk):
         return None
     events = trace.events
     if issued_ns is not None:
