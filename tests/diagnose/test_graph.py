@@ -3,6 +3,7 @@
 import os
 from dataclasses import replace
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -154,6 +155,47 @@ def test_later_steps_alone_are_replayed_as_they_are_in_the_whole_run(job, moved,
         change = Change(rows, one.own_ns[rows] * worked, moves, one.took_ns[moves] * moved)
         found.append(step_lengths(one, replay(one, [Change.none(), change])))
     assert found[1].sum(axis=1) == pytest.approx(found[0][:, first:].sum(axis=1), rel=0.005)
+
+
+def of_steps(rows, found):
+    """How long records took, by step of a graph and rank: (steps, lanes), ns."""
+    rows = rows.select(np.isin(rows.step, found.steps))
+    cell = np.searchsorted(found.steps, rows.step) * len(found.ranks) + rows["rank"]
+    shape = len(found.steps), len(found.ranks)
+    return np.bincount(cell, rows.exit_ns - rows.enter_ns, shape[0] * shape[1]).reshape(shape)
+
+
+@pytest.mark.parametrize("slow", [{}, {1: 1.4}])
+@pytest.mark.parametrize(
+    ("make", "device"),
+    [*product([data_parallel, sharded, pipeline, ring], [False, True]), (handed_over, False)],
+)
+def test_of_each_step_each_rank_has_its_own_work_and_was_blocked_in_the_rest(make, device, slow):
+    """To the ns on hosts; on devices, of which the last waits are not on record, as far as clocks
+    are placed."""
+    noise = 0.0 if device or make is ring else 0.05
+    trace = make(device=device, noise=noise, slow=slow, steps=16, fabric_noise=0.0).run().trace()
+    found, exact = graph_of(trace), 50_000 if device else 10
+    phases, steps = trace.of_kind(Kind.PHASE), trace.of_kind(Kind.STEP)
+    work = of_steps(phases.select(phases.op != int(Phase.SYNC)), found)
+    seen = times(found)
+    assert np.abs(seen.work_ns - work).max() <= exact
+    assert np.abs(seen.work_ns + seen.blocked_ns - of_steps(steps, found)).max() <= exact
+    if not device:
+        steps = steps.select(np.isin(steps.step, found.steps)).sorted_by("step", "rank")
+        (ends,) = replay(found, [Change.none()])
+        assert np.abs(ends.reshape(-1) - steps.exit_ns).max() <= exact
+
+
+@pytest.mark.parametrize("make", [data_parallel, sharded, pipeline])
+@pytest.mark.parametrize("device", [False, True])
+def test_shorter_transfers_gain_what_the_run_with_them_saves(make, device):
+    how = {"device": device, "steps": 16, "fabric_noise": 0.0}
+    long, short = (make(transfer=lambda *_, ms=ms: ms * MS, **how).run() for ms in (1.5, 0.5))
+    found = graph_of(long.trace())
+    moves = np.arange(len(found.operations))
+    was, now = lengths(found, Change.of_transfers(moves, found.took_ns / 3))
+    assert was - now == pytest.approx(long.length_ns - short.length_ns, rel=0.01)
 
 
 @pytest.mark.parametrize(("steps", "profiled"), [(24, False), (5, True)])
