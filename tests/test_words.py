@@ -156,3 +156,20 @@ def test_what_is_cut_does_not_say_the_opposite(most):
     told = words.shorten(action, most)
     assert "not" in told or "others" not in told
     assert ("(" in told) == (")" in told)
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (
+            "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate",
+            "RuntimeError: DefaultCPUAllocator: can't allocate",
+        ),
+        ("[/a/unbound_buffer.cc:78] Timed out waiting 9ms", "RuntimeError: Timed out waiting 9ms"),
+        ("[Errno 5] Input/output error", "RuntimeError: [Errno 5] Input/output error"),
+        ("[a.cc:7]", "RuntimeError: [a.cc:7]"),
+        (" ", "RuntimeError"),
+    ],
+)
+def test_what_was_raised_is_told_without_the_place_in_a_library(raised, told):
+    assert words.how_ended({"raised": {"type": "RuntimeError", "message": raised}}) == told

@@ -221,6 +221,10 @@ def seen_at(frames: Sequence[str]) -> str:
     return ", ".join([place, *doing[-1:]])
 
 
+#: Where C++ raised a message, and of an `enforce fail` the condition: the rest says what happened.
+_RAISED_AT = re.compile(r"^\[enforce fail at \S+:\d+\] .*?\. (?=\S)|^\[\S+:\d+\] (?=\S)")
+
+
 def how_ended(facts: Mapping[str, Any], *, brief: bool = False) -> str:
     """How a rank ended, by its own facts and its launcher's: "SIGKILL", "exit code 3". An exception
     has its place and message unless `brief`."""
@@ -238,7 +242,9 @@ def how_ended(facts: Mapping[str, Any], *, brief: bool = False) -> str:
         return text
     if raised:
         text += f" at {own_place(raised['frames'])}" if raised.get("frames") else ""
-        text += f": {raised['message'].strip()}" if raised.get("message") else ""
+        text += (
+            f": {_RAISED_AT.sub('', told)}" if (told := raised.get("message", "").strip()) else ""
+        )
     return "; ".join([text, *end.get("xid", ())[-1:], *end.get("nccl_warnings", ())[-1:]])
 
 

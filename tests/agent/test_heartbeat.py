@@ -227,3 +227,20 @@ def test_of_an_exception_of_a_worker_the_line_is_told_that_says_what(spool, reco
     uncaught(OSError(f"Caught OSError in DataLoader worker process 0.\n{trace}\nOSError: {what}\n"))
     Heartbeat(recorder).note_uncaught()
     assert facts(spool)["raised"]["message"] == what
+
+
+def test_of_an_exception_of_a_worker_the_place_is_told_where_it_was_raised(
+    spool, recorder, uncaught
+):
+    """Not where the training thread took it from the worker: that is the next frame outwards."""
+    worker = '  File "/job/data/shards.py", line 8, in __getitem__\n    raise OSError(number)'
+    loop = '  File "/job/data/fetch.py", line 52, in fetch\n    return self[at]'
+    trace = f"Original Traceback (most recent call last):\n{loop}\n{worker}\nOSError: 7"
+    try:
+        raise OSError(f"Caught OSError in DataLoader worker process 0.\n{trace}\n")
+    except OSError as error:
+        uncaught(error)
+    Heartbeat(recorder).note_uncaught()
+    told = facts(spool)["raised"]["frames"]
+    assert told[:2] == ["job/data/shards.py:8 __getitem__", "job/data/fetch.py:52 fetch"]
+    assert "test_heartbeat.py" in told[2]

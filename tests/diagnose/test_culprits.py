@@ -1,5 +1,6 @@
 """Right mode, right rank, right phase, right cost: against worlds whose losses are known."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -271,3 +272,32 @@ def test_a_first_stage_whose_ranks_all_load_slowly_is_named_though_the_last_load
     finding = diagnose(slow.trace()).findings[0]
     assert (finding.mode, list(finding.where.ranks)) == ("input_pipeline", [0, 1])
     assert finding.severity == pytest.approx(1 - quick.length_ns / slow.length_ns, rel=0.05)
+
+
+def test_a_rank_that_is_late_in_one_place_and_early_in_another_is_told_by_what_it_is_waited_for():
+    """The others wait for it before the first bucket, and it for them before the last."""
+    world = World(ranks=2, noise=0.01, style="blocking").slow(1, Phase.FORWARD, 30 * MS)
+    (found,) = diagnose(world.slow(0, Phase.BACKWARD, 20 * MS, bucket=3).trace()).findings
+    assert found.where.ranks == [1]
+    told = float(re.search(r"([\d.]+) ms more inside forward", found.cause)[1])
+    assert told == pytest.approx(30, rel=0.05)
+
+
+@pytest.mark.parametrize(("every", "told"), [(1, "last:"), (2, "last in 51 % of the steps:")])
+def test_a_rank_that_is_late_in_half_of_the_steps_is_said_to_be(every, told):
+    """Its lateness is that of these steps, the cost is spread over all."""
+    world = World(noise=0.01, style="blocking")
+    table = world.everywhere()
+    table[1::every, 1] = 30 * MS
+    (found,) = diagnose(world.delayed(Phase.BACKWARD, table).trace()).findings
+    assert f"enters {told}" in found.cause
+
+
+@pytest.mark.parametrize(("last", "told"), [(5, "step 5"), (7, "steps 5-7")])
+def test_a_rank_that_was_late_once_is_told_with_these_steps(last, told):
+    """As in the first steps, while it warms up: "now and then" would be again."""
+    world = World(noise=0.01, style="blocking")
+    table = world.everywhere()
+    table[5 : last + 1, 1] = 300 * MS
+    (found,) = diagnose(world.delayed(Phase.FORWARD, table).trace()).findings
+    assert f"enters last in {told}: " in found.cause

@@ -159,6 +159,18 @@ def test_where_the_late_rank_was_stands_below_the_reason(diagnosis: Diagnosis) -
     assert "- In: loader.py:12 fetch (90 % of samples)" in markdown.render(diagnosis)
 
 
+def test_ranks_that_made_different_calls_are_told_with_the_place_of_each(
+    diagnosis: Diagnosis,
+) -> None:
+    """One of the places is wrong, and nothing tells which."""
+    late = [CallStack(0, 1.0, ["train.py:7 fit"]), CallStack(1, 1.0, ["train.py:9 main"])]
+    finding = replace(diagnosis.findings[0], mode="hang", where=Where([0, 1]), stacks=late)
+    assert brief.seen_in(finding) == "train.py:7 fit (rank 0), train.py:9 main (rank 1)"
+    alike = [replace(each, frames=late[0].frames) for each in late]
+    assert brief.seen_in(replace(finding, stacks=alike)) == "train.py:7 fit"
+    assert brief.seen_in(replace(finding, stacks=[])) == ""
+
+
 def test_a_remedy_that_gives_nothing_back_is_not_advised(diagnosis: Diagnosis) -> None:
     useless, useful = Option("a", 0.0, 0.0, 0.0, "", ""), Option("b", 0.1, 0.1, 0.1, "", "")
     diagnosis.findings[:] = [replace(diagnosis.findings[0], options=[useless, useful])]

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 from math import factorial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from evenstep import words
-from evenstep.diagnose.finding import TERMINAL, Diagnosis, Effect, Finding, Option
+from evenstep.diagnose.finding import TERMINAL, Diagnosis, Effect, Finding, Option, Projection
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import INNER_PHASES, Case, open_case
 from evenstep.diagnose.lateness.dynamics import blame_summary, path_summary
@@ -31,6 +31,8 @@ from evenstep.statistics.interval import Share
 from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Flag, Kind
 from evenstep.trace.trace import Trace
+
+_Told = TypeVar("_Told", Option, Projection)
 
 
 def diagnose(run: Trace | Case) -> Diagnosis:
@@ -301,16 +303,18 @@ def _scale(case: Case, finding: Finding, part_ns: Array, saved_ns: Array) -> Fin
     if abs(saved - part) < SMALLEST_SHARE:
         saved = part  # one number for one loss
     scale = saved / finding.severity if finding.severity >= SMALLEST_SHARE else None
+    projected = [_scaled(one, scale, saved, "share") for one in finding.effect.projected]
     return replace(
-        finding, severity=part, effect=Effect(max(saved, 0.0), finding.effect.projected),
-        options=[_option(option, scale, saved) for option in finding.options],
+        finding, severity=part, effect=Effect(max(saved, 0.0), projected),
+        options=[_scaled(option, scale, saved, "gain") for option in finding.options],
     )  # fmt: skip
 
 
-def _option(option: Option, scale: float | None, saved: float) -> Option:
-    """The option with its gain scaled, or what is saved in turn where it gains nothing alone."""
-    gain, low, high = (
-        value and round(min(max(saved if scale is None else value * scale, 0.0), 1.0), 4)
-        for value in (option.gain, option.low, option.high)
-    )
-    return replace(option, gain=gain, low=low, high=high)
+def _scaled(one: _Told, scale: float | None, saved: float, value: str) -> _Told:
+    """An option or projection with its value and interval scaled, or with what is saved in turn
+    where the finding saves nothing alone."""
+    shares: dict[str, Any] = {
+        name: each and round(min(max(saved if scale is None else each * scale, 0.0), 1.0), 4)
+        for name, each in ((name, getattr(one, name)) for name in (value, "low", "high"))
+    }
+    return replace(one, **shares)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
@@ -24,7 +25,9 @@ _OURS = str(Path(__file__).parents[2])
 _PYTHON = str(Path(os.__file__).parent)
 _PACKAGES = "-packages/"  # "site-packages", of Debian "dist-packages"
 _TORCH = tuple(f"-packages/{name}" for name in ("torch/", "typing_extensions.py", "sympy/"))
+_QUOTED = re.compile(r'^ *File "(.+)", line (\d+), in (.+)$', re.MULTILINE)  # by `traceback`
 _PARTS = 3  # last parts of a file's path that are shown
+_named: Callable[[CodeType], tuple[str, str]] = attrgetter("co_filename", "co_name")
 _called: Callable[..., Any] = methodcaller("__call__")
 
 
@@ -43,13 +46,13 @@ def frames_of_thread(ident: int) -> list[str]:
         list, map(attrgetter("f_code", "f_lineno"), takewhile(truth, walk))
     )
     if sys.version_info[:2] != (3, 11) or not gc.isenabled():
-        return _texts(read())
+        return _texts((*_named(code), line) for code, line in read())
     try:
         _, walked, _ = map(_called, (gc.disable, read, gc.enable))
     except BaseException:
         gc.enable()
         raise
-    return _texts(walked)
+    return _texts((*_named(code), line) for code, line in walked)
 
 
 def first_outside(frame: FrameType, folder: str) -> str:
@@ -64,15 +67,19 @@ def first_outside(frame: FrameType, folder: str) -> str:
     return ""
 
 
-def frames_of_errors(raised: Iterable[BaseException]) -> list[str]:
-    """The frames exceptions came through, of which each led to the next."""
+def frames_of_errors(raised: Iterable[BaseException], message: str) -> list[str]:
+    """The frames exceptions came through, each led to the next; before them those of a traceback
+    that the first one's `message` quotes, as of a loader's worker."""
+    quoted = ((file, name, int(line)) for file, line, name in reversed(_QUOTED.findall(message)))
     walks = (reversed(list(walk_tb(error.__traceback__))) for error in raised)
-    return _texts((each.f_code, line) for walk in walks for each, line in walk)
+    own = ((*_named(each.f_code), line) for walk in walks for each, line in walk)
+    return _texts(chain(quoted, own))
 
 
-def _texts(walked: Iterable[tuple[CodeType, int | None]]) -> list[str]:
-    """The innermost frames, and behind them the script's innermost where none of them is."""
-    named = ((*_place(code.co_filename), code.co_name, line) for code, line in walked)
+def _texts(walked: Iterable[tuple[str, str, int | None]]) -> list[str]:
+    """The innermost frames, of these files, functions and lines, and behind them the script's
+    innermost where none of them is."""
+    named = ((*_place(file), name, line) for file, name, line in walked)
     texts = (f"{file}:{line} {name}" for file, ours, name, line in named if not ours)
     kept = list(islice(texts, DEEPEST))
     if all(text.startswith("<") for text in kept):

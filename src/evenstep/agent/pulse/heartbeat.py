@@ -158,7 +158,7 @@ def _describe(error: BaseException) -> dict[str, Any]:
     return {
         "type": name,
         "message": told.removeprefix(f"{name}: ")[:LONGEST_MESSAGE],
-        "frames": frames_of_errors(reversed(raised)),
+        "frames": frames_of_errors(reversed(raised), message),
     }
 
 

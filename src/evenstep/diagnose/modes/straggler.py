@@ -129,18 +129,18 @@ def _all_alike(case: Case, cells: Array) -> bool:
 def _late(case: Case, cells: Array) -> list[Finding]:
     ranks, phase = case.culprits(cells), case.main_phase(cells)
     pattern = pattern_of(cells & np.isin(case.grid.ranks, ranks))
-    turning, more = pattern == "rotating", case.mean_excess_ns(cells)
-    place, many = _place(case, cells, phase, more), len(ranks) > words.RUNS_LISTED  # of names
-    often = {"transient": " now and then", "bursty": " for stretches of steps"}
-    hit = case.grid.steps[cells.any(axis=1)]
+    turning, excess = pattern == "rotating", case.mean_excess_ns(cells)
+    # who is late in one place and early in another is waited for as if it were only late
+    more = max(excess, float(case.delays.loss_ns[Cause.WORK][cells].mean()))
+    place, many = _place(case, cells, phase, excess), len(ranks) > words.RUNS_LISTED  # of names
     nodes = case.where(ranks).nodes
     several = nodes and len(case.trace.nodes) > 1
     alike = not turning and pattern != "chronic" and _all_alike(case, cells)
     kind = "turns" if turning else "anyone" if alike else ""
-    if not kind and (_everywhere(case, cells, more) or place == words.IN_KERNELS):
+    if not kind and (_everywhere(case, cells, excess) or place == words.IN_KERNELS):
         kind = "kernels" if place == words.IN_KERNELS else "everywhere"
     outside = place in (words.PLACES[Phase.OPTIMIZER], words.PLACES[Phase.OTHER])  # of experts
-    received = 0.0 if turning or alike or outside else _received(case, cells, ranks, more)
+    received = 0.0 if turning or alike or outside else _received(case, cells, ranks, excess)
     kind = "experts" if received else kind
     elsewhere = pattern == "chronic" and len(ranks) < len(case.grid.ranks) and not received
     return finding_of_late(
@@ -149,7 +149,7 @@ def _late(case: Case, cells: Array) -> list[Finding]:
         nobody=alike,
         numbers={
             "waiting": case.waiting_in_words(cells) + waited_at(case.trace, case.victims(cells)[0]),
-            "often": f" in step {hit[0]}" if len(hit) == 1 else often.get(str(pattern), ""),
+            "often": _often(case, cells, pattern),
             "turns": f"{len(ranks):,} ranks" if many else words.ranks(ranks),
             "more": more,
             "place": "in a step" if alike else place,
@@ -162,6 +162,17 @@ def _late(case: Case, cells: Array) -> list[Finding]:
         options=["share" if turning or alike else "find"] + ["drain"] * elsewhere,
         evidence=[*_phase_evidence(case, cells, ranks), *_peer_evidence(case, ranks[0])],
     )  # fmt: skip
+
+
+def _often(case: Case, cells: Array, pattern: str | None) -> str:
+    """In which steps, unless in nearly all."""
+    hit, part = case.grid.steps[cells.any(axis=1)], float(cells.any(axis=1).mean())
+    if hit[-1] - hit[0] < len(hit) and part < MOST:
+        return f" in step{'s' * (len(hit) > 1)} {words.ranges([(hit[0], hit[-1])])}"
+    if pattern == "chronic" and part < 1 - MINOR:
+        return f" in {words.percent(part)} of the steps"
+    named = {"transient": " now and then", "bursty": " for stretches of steps"}
+    return named.get(str(pattern), "")
 
 
 def _received(case: Case, cells: Array, ranks: list[int], more_ns: float) -> float:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from evenstep import words
 from evenstep.diagnose.finding import TERMINAL, Diagnosis, Finding
 from evenstep.diagnose.levels import NAMED
 from evenstep.diagnose.sentences import Verdict, best, partial, sureness, verdict
@@ -16,7 +17,7 @@ from evenstep.report.terminal.terminal import bar, legend, scaling, step_time
 from evenstep.words import capital, cells, duration, is_known, percent, plural, printable, seen_at
 
 OTHERS = 3  # findings after the first with a line each
-LINES = 2  # of cause and remedy
+LINES = 2  # of cause, remedy and place
 GREEN, BOLD, DIM = "32", "1", "2"
 
 
@@ -55,18 +56,23 @@ def _head(said: Verdict, diagnosis: Diagnosis, style: Style) -> Iterator[str]:
     first = next(iter(diagnosis.findings), None)
     if first is None or not (first.mode in TERMINAL or first.severity >= NAMED):
         return
-    yield from style.field("in", seen_in(first), most=1)
+    yield from style.field("in", seen_in(first), most=LINES)
     if first.mode not in TERMINAL:
         yield from style.field("sure", _sureness(first))
 
 
 def seen_in(finding: Finding) -> str:
-    """Where in the code culprits were seen: "train.py:15 load (85 % of samples)"; "" unknown."""
+    """Where in the code culprits were seen: "train.py:15 load (85 % of samples)"; of what ended a
+    job two at most, each with its ranks where they differ; "" unknown."""
     late = finding.where.ranks
-    for stack in [each for each in finding.stacks if not late or each.rank in late][:1]:
-        share = "" if finding.mode in TERMINAL else f" ({percent(stack.share)} of samples)"
-        return seen_at(stack.frames) + share
-    return ""
+    theirs = [each for each in finding.stacks if not late or each.rank in late]
+    if theirs and finding.mode not in TERMINAL:
+        return f"{seen_at(theirs[0].frames)} ({percent(theirs[0].share)} of samples)"
+    places: dict[str, list[int]] = {}
+    for stack in theirs:
+        places.setdefault(seen_at(stack.frames), []).append(stack.rank)
+    told = [f"{place} ({words.ranks(those)})" for place, those in [*places.items()][:2]]
+    return ", ".join(told if len(places) > 1 else places)
 
 
 def _sureness(finding: Finding) -> str:
