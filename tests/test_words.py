@@ -173,3 +173,12 @@ def test_what_is_cut_does_not_say_the_opposite(most):
 )
 def test_what_was_raised_is_told_without_the_place_in_a_library(raised, told):
     assert words.how_ended({"raised": {"type": "RuntimeError", "message": raised}}) == told
+
+
+@pytest.mark.parametrize(
+    ("third", "told"),
+    [("a.py:1 f", "a.py:1 f"), ("b.py:2 g", "a.py:1 f (ranks 0 and 1), b.py:2 g (rank 2)")],
+)
+def test_ranks_that_were_apart_are_told_with_the_place_of_each(third, told):
+    frames = [[place] for place in ("a.py:1 f", "a.py:1 f", third)]
+    assert words.seen_by(enumerate(frames)) == told

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -219,6 +219,16 @@ def seen_at(frames: Sequence[str]) -> str:
     called = takewhile(lambda frame: frame != place, frames)
     doing = [text for frame in called for file, text in _DOING if re.search(file, frame)]
     return ", ".join([place, *doing[-1:]])
+
+
+def seen_by(stacks: Iterable[tuple[int, Sequence[str]]]) -> str:
+    """Where ranks were, each with its frames: `seen_at`, or where they were apart two places with
+    their ranks."""
+    places: dict[str, list[int]] = {}
+    for rank, frames in stacks:
+        places.setdefault(seen_at(frames), []).append(rank)
+    told = [f"{place} ({ranks(those)})" for place, those in [*places.items()][:2]]
+    return ", ".join(told if len(places) > 1 else places)
 
 
 #: Where C++ raised a message, and of an `enforce fail` the condition: the rest says what happened.

@@ -8,6 +8,7 @@ import pytest
 from evenstep.diagnose.finding import Diagnosis, Effect, When, Where
 from evenstep.report.terminal import terminal
 from evenstep.report.terminal.style import wants_color
+from evenstep.words import percent
 from tests.report.test_movement import BLAME
 from tests.report.test_scaling import CURVE
 
@@ -133,3 +134,17 @@ def test_it_needs_nothing_beyond_the_standard_library() -> None:
 def test_one_step_is_no_steps(finding):
     once = replace(finding, when=When(((80, 80),), "transient"))
     assert terminal.where(once) == "rank 3, node gpu012, step 80 (transient)"
+
+
+@pytest.mark.parametrize(
+    ("mode", "of"),
+    [("hang", "the job's time"), ("rank_failed", "the job's time"), ("straggler", "step time")],
+)
+def test_what_ended_a_job_costs_a_share_of_its_time_and_of_no_step(
+    diagnosis: Diagnosis, mode: str, of: str
+) -> None:
+    diagnosis.findings[:] = [replace(diagnosis.findings[0], mode=mode)]
+    text = " ".join(terminal.render(diagnosis, width=80, color=False).split())
+    shares = percent(diagnosis.findings[0].severity), percent(diagnosis.findings[0].effect.now)
+    assert f": {shares[0]} of {of} recoverable" in text
+    assert f"costs {shares[1]} of {of} now" in text

@@ -144,6 +144,12 @@ class Finding(Document):
     #: The graph's `Change` that removes the cause, or a function from all other changes to one.
     change: Any = field(default=None, compare=False, repr=False)
 
+    @property
+    def whole(self) -> str:
+        """What its shares are of, in words."""
+        between = self.mode in TERMINAL or self.mode == "restart_amplification"
+        return "the job's time" if between else "step time"
+
 
 @dataclass(slots=True)
 class Diagnosis(Document):

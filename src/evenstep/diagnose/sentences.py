@@ -216,7 +216,7 @@ def verdict(findings: Sequence[Finding], summary: Mapping[str, Any], fabric: str
     verb = "cost" if len(first.where.ranks) > 1 and not takes_turns(first) else "costs"
     of = "step time" if before_ns is not None else "the time in collectives"
     if first.mode == "restart_amplification":  # lost between steps: none gets shorter
-        of, before_ns = "the job's time", None
+        of, before_ns = first.whole, None
     share = f"{words.percent(first.severity)} of {of}"
     cost = f"{verb} {share}" if first.where.ranks else f": {share}"  # a title is no subject
     gain, when = _given_back(first, remedy)

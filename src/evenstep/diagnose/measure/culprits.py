@@ -74,8 +74,9 @@ def with_stacks(trace: Trace, finding: Finding) -> Finding:
     if finding.mode in TERMINAL:
         stacks = _at_the_end(trace, rows, finding.when.steps[-1][1] if finding.when.steps else 0)
         own = [each for each in stacks if each.rank in finding.where.ranks]
-        place = f"; it was in {words.seen_at(own[0].frames)}" if own else ""
-        return replace(finding, stacks=stacks, cause=finding.cause + place)
+        place = words.seen_by((each.rank, each.frames) for each in own)
+        were = f"; {'they were' if len(own) > 1 else 'it was'} in {place}" if own else ""
+        return replace(finding, stacks=stacks, cause=finding.cause + were)
     stacks = _of_late(trace, rows, finding, _function)
     most = max([0.0, *(stack.share for stack in stacks)])
     lines = _of_late(trace, rows, finding, words.own_place) if most < levels.MOST else []

@@ -62,17 +62,12 @@ def _head(said: Verdict, diagnosis: Diagnosis, style: Style) -> Iterator[str]:
 
 
 def seen_in(finding: Finding) -> str:
-    """Where in the code culprits were seen: "train.py:15 load (85 % of samples)"; of what ended a
-    job two at most, each with its ranks where they differ; "" unknown."""
+    """Where in the code culprits were seen: "train.py:15 load (85 % of samples)"; "" unknown."""
     late = finding.where.ranks
     theirs = [each for each in finding.stacks if not late or each.rank in late]
     if theirs and finding.mode not in TERMINAL:
         return f"{seen_at(theirs[0].frames)} ({percent(theirs[0].share)} of samples)"
-    places: dict[str, list[int]] = {}
-    for stack in theirs:
-        places.setdefault(seen_at(stack.frames), []).append(stack.rank)
-    told = [f"{place} ({words.ranks(those)})" for place, those in [*places.items()][:2]]
-    return ", ".join(told if len(places) > 1 else places)
+    return words.seen_by((each.rank, each.frames) for each in theirs)
 
 
 def _sureness(finding: Finding) -> str:

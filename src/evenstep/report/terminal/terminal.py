@@ -145,7 +145,7 @@ def goodput(diagnosis: Diagnosis) -> str:
 def _finding(index: int, finding: Finding, style: Style) -> Iterator[str]:
     family = f"{finding.mode.replace('_', ' ')}, {finding.layer}"
     head = (
-        f"{finding.title} ({family}): {percent(finding.severity)} of step time "
+        f"{finding.title} ({family}): {percent(finding.severity)} of {finding.whole} "
         f"recoverable, {sureness(finding.confidence)}"
     )
     yield from style.wrap(printable(head), first=f"{index}. ", indent=3, code="1")
@@ -177,7 +177,7 @@ def where(finding: Finding) -> str:
 
 def effect(finding: Finding) -> str:
     """Render the cost now and at other sizes: 11 % of step time now; 14 % at 16 ranks."""
-    parts = [f"{percent(finding.effect.now)} of step time now"]
+    parts = [f"{percent(finding.effect.now)} of {finding.whole} now"]
     for point in finding.effect.projected:
         text = f"{percent(point.share)} at {point.ranks:,} ranks {interval(point.low, point.high)}"
         parts.append(text.rstrip())
