@@ -124,6 +124,12 @@ def test_an_interval_of_nothing_is_everything() -> None:
     assert interval([]) == (0.0, -math.inf, math.inf)
 
 
+def test_the_mean_of_an_interval_is_that_of_its_gains() -> None:
+    assert [interval([0.5, 0.1, -0.3][:count])[0] for count in (1, 2, 3)] == pytest.approx(
+        [0.5, 0.3, 0.1]
+    )
+
+
 def test_all_trials_of_an_action_share_the_error() -> None:
     trial, shares = RandomTrial(TrialBudget(), seed="run"), []
     for trial._trials in range(1, 2000):
