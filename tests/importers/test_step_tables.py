@@ -883,3 +883,64 @@ def test_a_run_of_mlflow_without_values_says_so(tracked):
 def test_a_metric_of_mlflow_alone_says_what_to_give(tracked):
     with pytest.raises(EvenstepError, match="is a metric of MLflow: give the folder of its run"):
         open_trace([tracked / "metrics" / "loss"])
+
+
+ASCEND = (
+    "Computing,Communication(Not Overlapped),Overlapped,Communication,Free,Stage,Bubble,"
+    "Communication(Not Overlapped and Exclude Receive),Preparing"
+)
+
+
+def test_a_table_of_a_cluster_of_ascend_tells_the_rank_whose_device_is_idle(opened):
+    rows = "".join(
+        f"{step},rank,4,240,120,9,129,300,650,10,110,5\n"
+        f"{step},rank,7,240,410,9,419,10,650,10,400,5\n"
+        f'{step},stage,"(4, 7)",240,410,9,419,300,650,10,400,5\n'
+        for step in range(6)
+    )
+    trace = opened(f"Step,Type,Index,{ASCEND}\n{rows}", "cluster_step_trace_time.csv")
+    assert {(rank, seconds) for rank, _, seconds in steps(trace)} == {(4, 650e-6), (7, 650e-6)}
+    first = diagnose(trace).findings[0]
+    assert first.where.ranks == [4]
+    assert first.severity == pytest.approx(290 / 650, rel=0.1)
+    assert any("rows have no worker" in line for line in trace.limits)
+
+
+def test_tables_of_ascend_of_a_rank_each_are_of_microseconds(tmp_path):
+    for rank, free in enumerate((10, 300)):
+        folder = tmp_path / f"rank_{rank}"
+        folder.mkdir()
+        rows = "".join(f"{rank},{at},240,{410 - free},9,9,{free},650,0,{410 - free},5\n"
+                       for at in range(6))  # fmt: skip
+        (folder / "step_trace_time.csv").write_text(f"Device_id,Step,{ASCEND}\n{rows}")
+    trace = open_trace([tmp_path])
+    assert {seconds for *_, seconds in steps(trace)} == {650e-6}
+    assert diagnose(trace).findings[0].where.ranks == [1]
+
+
+@pytest.mark.parametrize("name", ["total_time", "t_step_s", "step_total_s", "iteration_s"])
+def test_the_whole_of_a_step_by_other_names(opened, name):
+    text = f"step,data_time,forward_time,{name}\n" + "1,.04,.05,.1\n2,.03,.06,.1\n3,.04,.05,.1\n"
+    assert {seconds for *_, seconds in steps(opened(text))} == {0.1}
+
+
+def test_a_total_beside_the_time_of_a_step_is_none_of_it(opened):
+    text = "step,step_time,total_time\n1,2,2\n2,2,5\n3,2,7\n4,2,10\n"
+    assert {seconds for *_, seconds in steps(opened(text))} == {2.0}
+
+
+def test_a_total_that_grows_is_of_the_run(opened):
+    text = "step,total_time\n" + "".join(f"{at},{3 * at}\n" for at in range(1, 9))
+    assert {seconds for *_, seconds in steps(opened(text))} == {3.0}
+
+
+def test_a_counter_of_batches_among_times_is_no_duration(opened):
+    rows = "".join(f'{{"step": {at}, "time/batch": {at}, "time/total": {at}e-3}}\n'
+                   for at in range(1, 6))  # fmt: skip
+    with pytest.raises(EvenstepError, match="nothing to read"):
+        opened(rows, "run.jsonl")
+
+
+def test_few_durations_that_happen_to_grow_are_durations(opened):
+    text = "rank,iteration,elapsed_us\n0,0,10\n0,1,10.5\n0,2,11\n1,0,40\n1,1,41\n1,2,42\n"
+    assert {seconds for _, at, seconds in steps(opened(text)) if at == 2} == {42e-6}

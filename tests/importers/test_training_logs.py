@@ -897,3 +897,88 @@ def test_a_launchers_tag_goes_before_the_task_that_started_it(opened, tag):
     ranks, steps = (0, 1, 2), range(3)
     rows = [line.format(tag=tag.format(rank=rank), at=at) for at in steps for rank in ranks]
     assert set(opened("\n".join(rows)).ranks) == set(ranks)
+
+
+@pytest.mark.parametrize("parted", [": {}ms | ", "={}ms, ", "_ms: {} "])
+def test_parts_of_steps_in_any_loops_lines_tell_which_rank_is_slow(opened, parted):
+    """All ranks' steps are equally long; rank 2 is slow in forward, others wait in optimizer."""
+    lines = []
+    for at in range(12):
+        for rank in range(4):
+            forward = 300 + 90 * (rank == 2) + (at + rank) % 3
+            parts = {"data": 2, "forward": forward, "backward": 500, "optimizer": 900 - forward}
+            told = "".join(name + parted.format(f"{ms}.0") for name, ms in parts.items())
+            lines.append(f"{rank}: [Epoch 0, Batch {at}] {told}{'Total' + parted.format(1402.0)}\n")
+    trace = opened("".join(lines))
+    assert set(trace.ranks) == {0, 1, 2, 3}
+    assert set(seconds_of_steps(trace).values()) == {1.402}
+    first = diagnose(trace).findings[0]
+    assert first.where.ranks == [2]
+    assert "forward" in first.cause
+
+
+def test_a_line_with_one_part_alone_is_no_step(opened):
+    text = "".join(f"0: batch {at} Forward: 2.0ms Total: 9.0ms, backward next\n" for at in range(9))
+    with pytest.raises(EvenstepError, match="nothing to read"):
+        opened(text)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[e 0, iter: {at}] lr: 0.1, loss: 1, avg_reader_cost: {load} sec, avg_batch_cost: 1.0 sec",
+        "epoch: 0, batch_id: {at}, auc:0.6, avg_reader_cost: {load} sec, avg_batch_cost: 1.0 sec",
+        "Train [ Epoch 1/9 iter {at} ] lr: 0.1, avg_reader_cost: {load} sec, avg_batch_cost: 1.0 s",
+        "[step_profile] step={at} data_ms={load}e3 step_total_ms=1000.0 other_ms=3",
+        "| step {at} | step_time: 1.0s | data_time: {load}s |",
+    ],
+)
+def test_the_wait_for_data_in_the_line_of_a_step_is_its_input(opened, line):
+    """Two steps of five wait for data for most of the step."""
+    loads = (0.0001, 0.6, 0.0002, 0.0001, 0.7)
+    trace = opened("".join(line.format(at=at + 1, load=s) + "\n" for at, s in enumerate(loads)))
+    assert set(seconds_of_steps(trace).values()) == {1.0}
+    found = diagnose(trace).findings[0]
+    assert found.mode == "input_pipeline"
+    assert found.severity == pytest.approx(1.3004 / 5, rel=0.1)
+
+
+def test_the_steps_of_espnet_are_numbered_by_their_epochs(opened):
+    told = "iter_time=1.9e-04, forward_time=0.04, backward_time=0.05, loss=9.1, train_time=0.{}"
+    text = "".join(
+        f"[host] 2023-10-27 13:{at:02d}:46,484 (trainer:753) INFO: {epoch}epoch:train:{of}batch: "
+        f"{told.format(ms)}\n"
+        for at, (epoch, of, ms) in enumerate(
+            [(1, "1-50", 127), (1, "51-100", 124), (2, "1-50", 118), (2, "51-100", 119)]
+        )
+    )
+    seconds = seconds_of_steps(opened(text))
+    assert seconds == {(0, 50): 0.127, (0, 100): 0.124, (0, 150): 0.118, (0, 200): 0.119}
+
+
+@pytest.mark.parametrize(
+    "line", ["Step {at}/ 1000; acc: 7.5;", "Epoch  1, {at:5d}/ 1000; acc:   7.52; ppl: 8832.29;"]
+)
+def test_the_clock_of_opennmt_is_in_whole_seconds(opened, line):
+    text = "".join(
+        f"[2020-09-25 15:28:{at % 60:02d},140 INFO] {line.format(at=50 * at)} 18916/18871 tok/s; "
+        f"     {20 * at} sec\n"
+        for at in range(1, 9)
+    )
+    assert set(seconds_of_steps(opened(text)).values()) == {0.4}
+
+
+def test_a_loss_of_validation_beside_that_of_training_makes_no_evaluation(opened):
+    text = "".join(
+        f"[2024-07-17 07:43:{at:02d}.573][INFO] - step={10 * at} loss=3.1 val_loss=4.1\n"
+        for at in range(1, 5)
+    )
+    assert set(seconds_of_steps(opened(text)).values()) == {0.1}
+    with pytest.raises(EvenstepError, match="nothing to read"):
+        opened(text.replace("loss=3.1 val", "eval"))
+
+
+@pytest.mark.parametrize("said", ["images/sec: 546.0", "Duration: 1 sec", "elapsed_time: 3s"])
+def test_a_rate_or_a_time_of_several_steps_is_none_of_a_step(opened, said):
+    with pytest.raises(EvenstepError, match="nothing to read"):
+        opened("".join(f"INFO 35 step {at} batch 128 {said} more\n" for at in range(1, 9)))

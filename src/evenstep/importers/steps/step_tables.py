@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from math import lgamma
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,23 +55,30 @@ TIMES = ("timestamp", "_timestamp", "wall_time", "start", "start_time", "start_t
          "elapsed_time")  # fmt: skip
 PHASES = ("phase", "stage_name", "section")
 WARM, TRUE = ("is_warmup", "warmup"), ("1", "1.0", "true")  # rows that a benchmark does not count
+#: Columns of a table of the Ascend profiler, in us, without the waits of a pipeline's stages; what
+#: they leave of a step, no device works.
+_EXPOSED = ("communication(not_overlapped_and_exclude_receive)", "communication(not_overlapped)")
+_ASCEND = {(*_EXPOSED,): Phase.SYNC, ("computing",): Phase.OTHER, ("stage",): WHOLE}
 OF_RUNS = ("current_steps", "global_step/max_steps")  # LlamaFactory, ms-swift: with a run's time
 NO_STEPS = ("jobid", "busbw", "algbw")  # accounting of Slurm, results of benchmarks
 METRICS, VALUES = ("key", "metric", "metric_name", "tag"), ("value", "metric_value")
 _UNIT_NAMES = ("sec", "secs", "second", "seconds", "ms", "us", "ns")  # may be all of a name
 MOST_CELLS = 0.9  # share of workers × steps
 MINOR = 0.05  # share of rows: fewer fall where clocks are set
+BY_CHANCE = 0.01  # most, that all rows of a worker grow although they are durations
 DAY_S = 86_400.0
 LARGEST = float(1 << 53)  # whole numbers that a float64 tells apart
 _STEP_TIME = re.compile(
     r"^(?:(?:train )?(?:step|iter|iteration|batch|global step)s? (?:time|duration|timing)s?"
-    r"|(?:time|seconds) per (?:step|iter|iteration|batch)|end to end|duration|elapsed(?: time)?"
+    r"|(?:time|seconds) per (?:step|iter|iteration|batch)|end to end|duration"
     r"|elapsed time per iteration|time this iter|seconds|train step timing(?: in)?)$"
 )
+_STEP = re.compile("step|iter|iteration|batch")  # whose durations have a unit of their own
+_TOTAL = re.compile("(?:step )?total(?: time)?|elapsed(?: time)?")  # maybe since the beginning
 #: Names of the parts of a step in training loops, beside those in profiles.
 _PARTS = (
-    (Phase.INPUT, r"data|input|(?:data ?)?loader|data ?load(?:ing)?|(?:get|fetch|load) (?:batch|"
-                  r"data)|(?:data|batch) (?:fetch|generator)"),
+    (Phase.INPUT, r"(?:avg )?(?:data|reader)(?: cost)?|input|(?:data ?)?loader|data ?load(?:ing)?"
+                  r"|(?:get|fetch|load) (?:batch|data)|(?:data|batch) (?:fetch|generator)"),
     (Phase.SYNC, r"comms?|communication|collectives?|(?:grad(?:ient)?s? )?(?:sync|all ?reduce)"),
     (Phase.OTHER, r"comput(?:e|ation)"),
 )  # fmt: skip
@@ -96,6 +104,7 @@ class Duration(NamedTuple):
     run: str  # in a table with a column per run or worker
     phase: int  # a `Phase`, or WHOLE
     unit_s: float
+    total: bool = False  # of a step, or of all since the beginning
 
 
 class StepColumns(NamedTuple):
@@ -132,7 +141,11 @@ def layout_of(source: SourceFile) -> StepColumns | None:
     rank, step, time, part = (column_of(file, names) for names in (RANKS, STEPS, TIMES, PHASES))
     if not step and column_of(file, NO_STEPS):
         return None
-    durations = [found for name in file.names if (found := _duration(name)) is not None]
+    durations = [found for name in file.names if (found := duration_of(name)) is not None]
+    if column_of(file, _EXPOSED):
+        rank, part = rank or column_of(file, ("index",)), ""
+        durations = [Duration(column_of(file, names), "", int(of), 1e-6)
+                     for names, of in _ASCEND.items() if column_of(file, names)]  # fmt: skip
     if time in [each.name for each in durations]:
         time = ""
     metric, value = column_of(file, METRICS), column_of(file, VALUES)
@@ -141,7 +154,7 @@ def layout_of(source: SourceFile) -> StepColumns | None:
     else:
         metric, durations = "", durations or _of_workers(file, step or time)
     if not durations and file.names == ["Wall time", "Step", "Value"]:  # TensorBoard, one metric
-        told = _duration(source.path.name.partition("tag-")[2].removesuffix(".csv"))
+        told = duration_of(source.path.name.partition("tag-")[2].removesuffix(".csv"))
         durations = [told._replace(name="Value")] if told else []
     sampled = not step and any(map(_SAMPLED.search, file.names))
     if not (step or time) or not (durations or (time and (step or (rank and not sampled)))):
@@ -164,11 +177,11 @@ def _of_workers(file: TableFile, place: str) -> list[Duration]:
 
 def _told_by_name(path: Path) -> tuple[int, float]:
     """The part of steps and the unit of a file's durations, by its name; 0 without one."""
-    told = _duration(path.name.partition(".")[0])
+    told = duration_of(path.name.partition(".")[0])
     return (told.phase, told.unit_s) if told else (WHOLE, 0.0)
 
 
-def _duration(name: str) -> Duration | None:
+def duration_of(name: str) -> Duration | None:
     """Parse a name of durations: `perf/step_time_ms`, `run-3 - time_metrics/forward(s)`."""
     if name.endswith(_EXTREMES):
         return None
@@ -176,10 +189,13 @@ def _duration(name: str) -> Duration | None:
     if not run and (of := _OF_WORKER.fullmatch(name)):
         run, metric = of["run"] or of["at"], of["of"] or of["by"] or ""
     (of_all, all_unit), (core, unit) = (spell(part) for part in metric.rpartition("/")[::2])
+    core = core.removeprefix("t ")  # `t_step_ms`
+    total = _TOTAL.fullmatch(core) and (unit is not None or not core.endswith("total"))
+    whole = total or (unit is not None and _STEP.fullmatch(core))
     if unit is None and _TIMED.search(of_all):
         unit = all_unit or 1.0
-    if _STEP_TIME.match(core) or core in _UNIT_NAMES:
-        return Duration(name, run, WHOLE, unit or 1.0)
+    if whole or _STEP_TIME.match(core) or core in _UNIT_NAMES:
+        return Duration(name, run, WHOLE, unit or 1.0, bool(total))
     word = core.removesuffix(" time")
     part = next((one for one, words in _PARTS if re.fullmatch(words, word)), phase(word))
     if part is None or (unit is None and not core.endswith(" time")):
@@ -324,12 +340,13 @@ def _told_apart(
     """The layout and the times of rows, by whose values it is told what names leave open: whether
     `elapsed_time` is a step's or the run's, and whether `time` is a step's or a clock's."""
     rank, number, time = rows
-    for each in layout.durations:
+    stated = any(each.phase == WHOLE and not each.total for each in layout.durations)
+    for each in filter(lambda one: one.total, layout.durations):
         values = table.numbers[each.name] * each.unit_s
-        known = layout.step.lower() in OF_RUNS
-        if "elapsed" in each.name.lower() and (known or _keeps_growing(rank, values)):
+        of_run = layout.step.lower() in OF_RUNS or _keeps_growing(rank, values)
+        if of_run or stated:
             others = [one for one in layout.durations if one is not each]
-            return layout._replace(durations=others), _continued(rank, values)
+            return layout._replace(durations=others), _continued(rank, values) if of_run else time
     core, unit = spell(layout.time)
     parts = [table.numbers[each.name] * each.unit_s for each in layout.durations]
     least = np.nansum(parts, axis=0) if parts else np.zeros(len(rank))
@@ -356,7 +373,7 @@ def _by_metric(layout: StepColumns, table: Table, rows: tuple[Array, Array, Arra
     """Rows of a table in which one column names what another holds."""
     kinds, code = table.texts[layout.metric]
     values = table.numbers[layout.durations[0].name]
-    known = [(at, one) for at, kind in enumerate(kinds) if (one := _duration(kind))]
+    known = [(at, one) for at, kind in enumerate(kinds) if (one := duration_of(kind))]
     return [
         _timed_steps(*rows, values * one.unit_s, np.full(len(code), one.phase), code == at)
         for at, one in known
@@ -383,14 +400,18 @@ def _runs_back(rank: Array, number: Array, time: Array, least: Array) -> bool:
 
 
 def _keeps_growing(rank: Array, time: Array) -> bool:
-    """Whether a worker's times are those since the beginning of its run."""
+    """Whether a worker's times are those since the beginning of its run: they grow by more than
+    they began with, or in more steps than durations would by chance."""
     at = np.lexsort((rank,))
     rank, time = rank[at][np.isfinite(time[at])], time[at][np.isfinite(time[at])]
     steps = np.diff(time)[np.diff(rank) == 0]
     if len(steps) < 2 or (steps < 0).mean() > MINOR or not time.max() > 2 * steps[0]:
         return False
     first = time[np.diff(rank, prepend=rank[0] - 1) != 0]
-    return bool(np.median(steps) > 0 or steps[steps > 0].sum() > first.sum())  # in whole seconds
+    grown = np.bincount(np.unique(rank, return_inverse=True)[1][1:][np.diff(rank) == 0])
+    chance = -sum(map(lgamma, grown + 2.0))  # its logarithm: of all orders of so many, one
+    sure = np.median(steps) > 0 and chance < np.log(BY_CHANCE)
+    return bool(sure or steps[steps > 0].sum() > first.sum())  # in whole seconds
 
 
 def _continued(rank: Array, time: Array, fall: float = 0.0, more: float | None = None) -> Array:
@@ -412,7 +433,7 @@ def _seconds(time: Array) -> Array:
 
 def _metrics(path: Path, tags: Scalars, own: int, limits: list[str]) -> list[Timed]:
     """A row per step and metric of durations; without such a metric, the time between steps."""
-    told = {tag: found for tag in tags if (found := _duration(tag)) is not None}
+    told = {tag: found for tag in tags if (found := duration_of(tag)) is not None}
     rows, within = list[Timed](), None
     if tags and not _make_steps(told.values()):
         limits.append(f"{path} has no durations of steps: a step is taken to last until the next")
@@ -437,12 +458,12 @@ def _timed_steps(
 
 
 def _number_workers(kinds: Sequence[str], places: list[str], ranks: bool = True) -> list[int]:
-    """The rank of each worker: the number at the end of its name, if names are of `ranks`; else the
-    index of the name in those of all tables, `places`."""
+    """The rank of each worker: the number at the end of its name, if names are of `ranks`, -1 of
+    `(4, 7)`, several; else the index of the name in those of all tables, `places`."""
     numbers = [re.search(r"(\d{1,7})(?:\.0+)?$", text) for text in kinds]
     told = [int(found[1]) for found in numbers if found]
-    if ranks and len(set(told)) == len(kinds):
-        return told
+    if ranks and len(set(told)) == sum(not text.startswith("(") for text in kinds) > 0:
+        return [int(found[1]) if found else -1 for found in numbers]
     places += sorted(set(kinds) - set(places), key=lambda text: natural(Path(text)))
     index = {name: number for number, name in enumerate(places)}
     return [index[text] for text in kinds]

@@ -24,6 +24,7 @@ from evenstep.importers.draft import Draft
 from evenstep.importers.file_ranks import ranks_in_order
 from evenstep.importers.steps import progress
 from evenstep.importers.steps.records import WHOLE, Timed, trace_of
+from evenstep.importers.steps.step_tables import duration_of
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.spool.layout import Phase
 from evenstep.trace.trace import Trace
@@ -78,6 +79,7 @@ _PHASES = {
     "optimizer": Phase.OPTIMIZER, "step": Phase.OPTIMIZER,
 }  # fmt: skip
 _WORK = {Phase.FORWARD, Phase.BACKWARD}
+_PARTS = {*_WORK, Phase.INPUT, Phase.SYNC, Phase.OPTIMIZER, WHOLE}  # that a line may tell
 
 
 @dataclass(slots=True)
@@ -164,6 +166,7 @@ class LogLine(NamedTuple):
     epoch: int = 0
     whole: bool = False  # whether the clock shows whole seconds
     since: bool = False  # whether the seconds are those since the last line
+    parts: Mapping[int, float] | None = None  # seconds of parts of the step, by phase
 
 
 @dataclass(slots=True)
@@ -178,6 +181,7 @@ class Log:
     open_ms: dict[str, float] = field(default_factory=dict)  # start of open intervals of MLLOG
     samples: float = 0.0  # of a step, all ranks together, by MLLOG
     timers: Timers = field(default_factory=Timers)
+    parts: dict[tuple[int, int], Mapping[int, float]] = field(default_factory=dict)  # by rank, step
     kind: str = ""
     mixed: int = 0  # lines of other processes, or of the same step
     epoch_steps: int = 0  # of the last line
@@ -210,23 +214,46 @@ class LogKind(NamedTuple):
         said = {name: float(value) for name, value in groups.items() if value}
         epoch, steps = int(said.get("epoch", 0)), int(said.get("steps", 0))
         step = said["step"] + epoch * steps
+        parts = {} if self.coarse else _parts(text)
+        named = parts.pop(WHOLE, sum(parts.values()) if parts.keys() >= _WORK else np.nan)
         seconds = said.get("s", said.get("since", said.get("ms", np.nan) * unit / 1e3))
         if said.get("rate"):
             seconds = 1.0 / said["rate"]
+        elif np.isnan(seconds):
+            seconds = named
         bar_s = step * said.get("mean", np.nan) * unit
         clock_s, whole = said.get("wall", said.get("clock", bar_s * 1e3) / 1e3), False
         if "sec" in said:
             clock_s = sum(said.get(name, 0) * long for name, long in _CLOCK.items())
         if not clock_s < LATEST_S:
             clock_s, whole = _stamp(text)
-        if np.isnan(seconds) and np.isnan(clock_s):
+        if np.isnan(seconds) and (np.isnan(clock_s) or not self.mark):
             return None
-        return LogLine(int(step), seconds, clock_s, steps, epoch, whole, "since" in said)
+        return LogLine(int(step), seconds, clock_s, steps, epoch, whole, "since" in said, parts)
 
 
-STAMPED, BAR, KERAS = "stamped lines", "progress bar", "Keras"  # all other kinds go before
+#: All other kinds go before these.
+TOLD, STAMPED, BAR, KERAS = "durations by name", "stamped lines", "progress bar", "Keras"
 BARE = ("epochs", "nanoGPT")  # whose word of a duration may be any program's word of a clock
 BETWEEN, ALL = 0.0, np.inf  # windows: the steps since the last line, or since the beginning
+
+
+_PAIR = re.compile(
+    r"(?<![\w/])(?!(?i:duration|seconds)|[\w/]*/s(?:ec)?\b)([A-Za-z][\w/]{0,60})[:=]\s{0,4}(\d+(?:\.\d+)?(?:e[-+]?\d+)?)"
+    r"(?: ?([mu]?s|sec)\b)?(?![\w.%/])"
+)
+
+
+def _parts(text: str) -> dict[int, float]:
+    """Seconds of a step and of its parts in a line, by phase, of names with a value such as
+    `Forward: 237.0ms`, `step_time=0.5`; none of a run's or an epoch's."""
+    found: dict[int, float] = {}
+    for name, value, unit in _PAIR.findall(text):
+        named = f"{name} {unit}" if unit else f"{name}_time" if name.lower() == "data" else name
+        one = duration_of(named)
+        if one and one.phase in _PARTS and (not one.total or name.startswith("step")):
+            found.setdefault(one.phase, float(value) * one.unit_s)
+    return found
 
 
 def _kind(mark: str, pattern: str, window: float = BETWEEN) -> LogKind:
@@ -236,6 +263,14 @@ def _kind(mark: str, pattern: str, window: float = BETWEEN) -> LogKind:
     return LogKind(mark, re.compile(pattern), window)
 
 
+#: A step, maybe of an epoch, in any line but those of an evaluation, of which the loss may go
+#: behind that of the training.
+_NUMBERED = (
+    r"(?!(?:(?!loss).)*\b(?:eval|test|val(?!ue))|.*\b(?:eval|test|val(?!ue))(?!\w*[_/ ]loss))"
+    r"(?:.{0,200}?\bepoch\W{0,4}<epoch>\b)?.{0,200}?"
+    r"\b(?:global[_ ]?)?(?:step|iter(?:ation)?|update|batch)s?\W{0,4}?\s{0,8}<step>"
+    r"(?![\d.]*\s?m?s\b|\.\d)"
+)
 KINDS = {
     # `iteration 10/ 500 | … | elapsed time per iteration (ms): 1.5`, and with `_` and `=`
     "Megatron-LM": _kind("elapsed",
@@ -251,7 +286,13 @@ KINDS = {
     "verl": _kind("timing_s/step:", r"^.{0,80}?\bstep:<step> - .*?\btiming_s/step:<s>", 1),
     "OLMo": _kind("[step=", r"\[step=<step>/\d{1,9}[,\]]"),
     "Paddle": _kind("batch_cost",
-        r"\b(?:global[ _]step:? |iter: )<step>\b.{0,400}?\b(?:avg_)?batch_cost: <s>"),
+        r"(?:^|\bepoch:? \[?<epoch>\b.{0,20}?|.)\b(?:global[ _]step|iter|batch_id):? <step>\b"
+        r".{0,400}?\b(?:avg_)?batch_cost: <s>"),
+    "ESPnet": _kind("train_time=", r"\b<epoch>epoch:train:\d{1,9}-<step>batch:.*?\btrain_time=<s>"),
+    # `Step 50/ 1000; acc: 7.5; …; 18916/18871 tok/s; 6 sec`, and of older ones `Epoch 1, 50/ 657;`
+    "OpenNMT": _kind(" tok/s;",
+        r"\b(?:Step |Epoch\s{1,4}<epoch>,.{0,20}?)\s{0,9}<step>/\s{0,9}<steps>;"
+        r".*tok/s;\s{1,9}<wall> s"),
     "PaddleNLP": _kind("interval_steps_per_second",
         r"\bglobal_step: <step>,.{0,400}?\binterval_steps_per_second: <rate>"),
     # `step:500/1480 train_loss:3.7 train_time:130164ms step_avg:265.64ms`
@@ -297,11 +338,10 @@ KINDS = {
     "TF Estimator": _kind(" sec)", r"\bloss = .{0,80}?\bstep = <step> \(<since> sec\)"),
     "BigDL": _kind("records in ",
         r"\[Iteration <step>\].{0,80}?\bTrained \d{1,9} records in <s> seconds", 1),
+    # any line with a step and how long it or its parts took
+    TOLD: _kind("", r"(?i)^(?=.*(?:time|[mu]s\b|sec))" + _NUMBERED, 1),
     # any line with a time stamp, a step and a loss, as of torchtitan and InternLM
-    STAMPED: _kind("oss",
-        r"(?i)^(?=.*loss)(?!.*\b(?:eval|test|val(?!ue)))(?:.{0,200}?\bepoch\W{0,4}<epoch>\b)?.{0,200}?"
-        r"\b(?:global[_ ]?)?(?:step|iter(?:ation)?|update|batch)s?\W{0,4}?\s{0,8}<step>"
-        r"(?![\d.]*\s?m?s\b|\.\d)"),
+    STAMPED: _kind("oss", r"(?i)^(?=.*loss)" + _NUMBERED),
     # `12/100 [===>..] - 2s 22ms/step`, also with `━━━`, and `100/100 - 2s - 2s/epoch - 22ms/step`
     KERAS: _kind("/step",
         r"(?<![\d.])(?P<step>[1-9]\d{0,8})/<steps> (?:\[[=>.]{1,99}\]|[━╸]{1,99}|-).{0,200}? "
@@ -424,6 +464,9 @@ def read(sources: Sequence[SourceFile]) -> Trace:
     if parts and log.kind != _WITH_TIMERS:  # some kinds number only some of their steps
         log.rows, log.kind = [], log.kind or "timers"
     told = [*((*row, WHOLE) for row in log.rows), *parts]
+    if not parts:
+        told += [(*at, np.nan, seconds, part)
+                 for at, each in log.parts.items() for part, seconds in each.items()]  # fmt: skip
     if not told:
         least = progress.SHORTEST_S if log.ticks else progress.COARSE_S
         few = f"two steps with the time (at least {least:.0f} s where it is in whole seconds)"
@@ -513,6 +556,7 @@ def _take(log: Log, text: str, own: int) -> None:
         return
     if _trust(kind) > _trust(log.kind):
         log.ticks, log.rows, log.last = log.ticks if kind == STAMPED else [], [], {}
+        log.parts.clear()
     log.kind = max(log.kind, kind, key=_trust)
     if rank < MOST_RANKS and kind in KINDS and KINDS[kind].coarse and said.clock_s < LATEST_S:
         once = not any(end in text for end in ("=]", "━"))  # of a bar of Keras
@@ -523,7 +567,7 @@ def _take(log: Log, text: str, own: int) -> None:
 
 
 def _trust(kind: str) -> int:
-    return {"": 0, BAR: 1, KERAS: 1, STAMPED: 2}.get(kind, 3)
+    return {"": 0, BAR: 1, KERAS: 1, STAMPED: 2, TOLD: 3}.get(kind, 4)
 
 
 def _enter(log: Log, rank: int, said: LogLine) -> None:
@@ -550,3 +594,5 @@ def _enter(log: Log, rank: int, said: LogLine) -> None:
         log.mixed += log.rows.pop()[3] != seconds  # of several processes: no step done again
     if seconds > 0:
         log.rows.append((rank, said.number, said.clock_s - seconds, seconds))
+        if said.parts and sum(said.parts.values()) <= seconds:
+            log.parts[rank, said.number] = said.parts
