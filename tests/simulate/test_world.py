@@ -1,5 +1,7 @@
 """The engine against the definition of a fluid network: worlds drawn at random."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from evenstep.simulate.wires.carriage import one_by_one
 from evenstep.simulate.wires.interface import (
     COLLECTIVE,
     COMPUTE,
+    PAUSED,
     STUCK,
     Carriage,
     MessageVolley,
@@ -33,6 +36,39 @@ def test_without_a_compiler_it_is_the_same(seed):
     drawn = Drawn(seed)
     slow = drawn.told(PythonWorld)
     assert furthest(slow, drawn.told(CompiledWorld)) <= 1e-12
+
+
+@pytest.mark.parametrize("make", [CompiledWorld, PythonWorld])
+def test_a_world_that_is_run_in_pieces_ends_as_in_one(make):
+    """Two ranks beside three over one link: two rounds of 2 messages, and four of 3."""
+    ends, pauses = [], []
+    for most in (1 << 40, 1, 5):
+        world, sizes = make(np.ones(1), (2, 3)), (2, 3)
+        for job, size in enumerate(sizes):
+            place = np.arange(size)
+            volley = MessageVolley(
+                place, np.roll(place, -1), np.full(size, 9.0 + job), np.zeros(size),
+                np.full(size, 9.0 + job), np.arange(size + 1), place * 0, ring=size,
+                repeats=2 * (size - 1),
+            )  # fmt: skip
+            group = np.full(5, -1)
+            group[2 * job + place] = 0
+            flow = world.flow(Carriage(2 * job + place, group, (volley,)))
+            graph = world.graph(one_by_one(size, [COLLECTIVE], [flow]))
+            world.job(job, np.zeros(size))
+            assert world.take(job) is None
+            world.feed(job, graph, np.zeros((1, size)), np.ones(1))
+            world.final(job)
+        told = [0]
+        while (ended := world.run(most)) != STUCK:
+            assert ended == PAUSED
+            told.append(world.followed)
+        pauses.append(len(told) - 1)
+        assert all(after >= before + most for before, after in pairwise(told))
+        assert world.followed == 2 * 2 + 4 * 3
+        ends.append([world.take(job)[1].tolist() for job in range(2)])
+    assert ends[0] == ends[1] == ends[2]
+    assert pauses[0] == 0 < pauses[2] <= 3 < pauses[1]
 
 
 @pytest.mark.parametrize("seed", range(12))
