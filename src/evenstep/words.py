@@ -252,9 +252,8 @@ def how_ended(facts: Mapping[str, Any], *, brief: bool = False) -> str:
         return text
     if raised:
         text += f" at {own_place(raised['frames'])}" if raised.get("frames") else ""
-        text += (
-            f": {_RAISED_AT.sub('', told)}" if (told := raised.get("message", "").strip()) else ""
-        )
+        told = _RAISED_AT.sub("", raised.get("message", "").strip())
+        text += f": {told}" if told else ""
     return "; ".join([text, *end.get("xid", ())[-1:], *end.get("nccl_warnings", ())[-1:]])
 
 
