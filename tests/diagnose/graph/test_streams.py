@@ -129,6 +129,17 @@ def test_one_end_far_off_bends_no_line():
     assert np.abs(np.delete(on_one_clock(rows, 2).leave_ns[30:] - ends, 7)).max() <= 1
 
 
+def test_ends_of_one_moment_tell_no_drift_and_one_far_off_moves_no_clock():
+    ends = np.full(5, 1_000_000)
+    other = np.repeat(700_000, 5)
+    first = ends + np.array([0, 0, 0, 0, 90_000])
+    rows = table(
+        lane=np.repeat([0, 1], 5), operation=np.tile(np.arange(5), 2),
+        enter_ns=np.append(first, other) - 10, leave_ns=np.append(first, other),
+    )  # fmt: skip
+    assert on_one_clock(rows, 2).leave_ns[5:].tolist() == ends.tolist()
+
+
 def test_a_clock_that_wanders_is_followed_piece_by_piece():
     """Over 256 ends, by 10 µs to and fro: a line alone would miss by up to as much."""
     ends = np.arange(256) * 1_000_000
