@@ -517,6 +517,8 @@ def test_a_bar_shown_again_at_its_end_is_no_further_epoch(opened, between):
         ("Self CPU time total: 47.866ms\nSelf CUDA time total: 16.912ms\n", "export_chrome_trace"),
         ("Time (%),Total Time (ns),Instances,Avg (ns),Name\n50.1,99385786,32,3105805.8,gemm\n",
          "nsys export --type sqlite"),
+        ("CUDA GPU Kernel Summary:\n Time (%)  Total Time (ns)  Instances  Name\n  51.9  62 1 k\n",
+         "nsys export --type sqlite"),
         ('Thread 42 (idle): "MainThread"\n    backward (torch/_tensor.py:522)\n',
          "a dump of a process's stacks.*give its flight recorder's dumps"),
         ('# TYPE DCGM_FI_DEV_GPU_UTIL gauge\nDCGM_FI_DEV_GPU_UTIL{gpu="0"} 93\n',

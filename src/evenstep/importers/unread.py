@@ -17,7 +17,7 @@ _KNOWN = (
      "text in UTF-16", "write it as UTF-8 (iconv -f UTF-16 -t UTF-8)"),
     ((), rb"^(?:\xfd7zXZ|BZh)", "compressed with xz or bzip2", "unpack it"),
     ((".nsys-rep", ".qdrep"), rb"", "a report of Nsight Systems", _NSYS),
-    ((), rb"\bCorrId\b.*\bStrm\b|\bTime ?\(%\),Total Time", "a table of nsys stats", _NSYS),
+    ((), rb"\bCorrId\b.*\bStrm\b|\bTime ?\(%\)[, ]{1,4}Total Time", "a table of nsys stats", _NSYS),
     ((), rb"\bSelf CPU time total: ", "a table of key_averages(), which has sums only", _PROFILE),
     ((), rb"(?m)^Thread \w+ \((?:active|idle)|^(?:Current thread|Thread) 0x\w+ \(most recent",
      "a dump of a process's stacks, which names no call that others wait for", _DUMPS),
