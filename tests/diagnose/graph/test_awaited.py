@@ -162,7 +162,9 @@ def test_waits_of_rows_are_counted_in_entries_and_begin_with_their_work():
     """Three gaps of a lane: the second entry's operation is waited for at once; the first one's
     after half of the work of the gap after next, 3 of 6 ms."""
     one = gaps([4, 9, 8], [[2, 3, -1], [-9, 5, 1]], kind=[0, 1, 2])
-    rows = Columns({"enter_ns": np.array([0, 4, 13, 21]) * MS, "lane": np.zeros(4, int)})
+    never = dict.fromkeys(("on_device", "sends"), np.zeros(4, bool))
+    rows = Columns({"enter_ns": np.array([0, 4, 13, 21]) * MS, "lane": np.zeros(4, int)} | never)
+    rows = rows.with_column("leave_ns", np.zeros(4))
     made = _waits_of_rows(rows, one, shares([], [0.0, 0.5], []))
     assert made.ahead.tolist() == [2, 1, 0, 1]  # the last's is taken to be waited for
     assert made.worked.tolist() == [True, False, False, False]

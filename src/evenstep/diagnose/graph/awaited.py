@@ -210,23 +210,21 @@ def _until_over(rows: Columns, first: Array) -> tuple[Array, Array]:
 
 def _shares_of_batches(rows: Columns, operations: Columns, gaps: Gaps) -> tuple[Array, Array]:
     """Shares by the ends of batches, which are seen where the stream has waited for them: the part
-    of the work done before is what follows less than where nothing held it up. Also, which kinds
-    are told of so."""
+    of the work done before is what follows less than where nothing held it up. Compute does not
+    wait at once for one that mostly ends out of sight later. Also, which kinds are told of so."""
     share = np.full((int(gaps.kind.max(initial=-1)) + 1, FURTHEST), np.nan)
     unseen = rows.on_device & (rows.leave_ns == 0)
     if not unseen.any():
         return share, np.zeros(len(share), bool)
     group = operations.group[rows.operation] + 1
     batch = np.bincount(group, unseen)[group] > 0
-    first, row = _until_over(
-        rows, np.flatnonzero(batch & ~unseen & operations.message[rows.operation])
-    )
+    messages = np.flatnonzero(batch & ~unseen & operations.message[rows.operation])
+    first, row = _until_over(rows, messages)
     gap = np.searchsorted(gaps.row, row)
     place = gaps.kind[gap] * FURTHEST + row - first - 1
     count = np.bincount(place, minlength=share.size).reshape(share.shape)
-    often = count > MINOR * np.bincount(gaps.kind)[:, None]
-    free = np.ones(len(gaps.row), bool)
-    free[gap] = False
+    often = count > MINOR * count.sum(axis=1, keepdims=True)
+    free = ~np.isin(np.arange(len(gaps.row)), gap)
     whole = weighted_median(gaps.lasted, free, gaps.kind)[:, None]
     rest = (rows.enter_ns[row] - rows.leave_ns[first]).astype(float)
     last = np.append(place, share.size - 1)
@@ -234,7 +232,8 @@ def _shares_of_batches(rows: Columns, operations: Columns, gaps: Gaps) -> tuple[
     rest = np.maximum(rest, 0.0).reshape(share.shape)
     part = np.where(whole > 0, 1 - rest / np.maximum(whole, 1.0), rest <= AT_ONCE_NS)
     share[often] = _rounded(part)[often]
-    return share, np.asarray(often.any(axis=1))
+    missed = (unseen & ~rows.sends)[gaps.row - 1] & (gaps.over[0] > AT_ONCE_NS)
+    return share, np.asarray(often.any(axis=1) | (means(missed, gaps.kind) > MOST))
 
 
 def _rounded(part: Array) -> Array:
@@ -253,15 +252,16 @@ def _waits_of_rows(rows: Columns, gaps: Gaps, share: Array) -> Awaited:
         if seen.any():  # what is hidden varies as what is seen does
             length[hidden] *= np.resize(work[seen] / length[seen], len(hidden))
         work[hidden] = np.minimum(work, length)[hidden]
+    past = rows.on_device & (rows.leave_ns == 0) & ~rows.sends  # over before they were waited for
     for ahead in range(FURTHEST, 0, -1):
         part = share[gaps.kind, ahead - 1]
         waits = np.isfinite(part) & (gaps.lasted >= gaps.over[ahead - 1] - CROSSING_NS)
         waits &= np.isfinite(gaps.over[ahead - 1])
-        row, part = gaps.row[waits], part[waits]
-        first = row - ahead
+        waits[waits] = ~past[gaps.row[waits] - ahead]
+        part, first = part[waits], gaps.row[waits] - ahead
         found[first], worked[first] = ahead, part > 0
         begun = _work_done_after(gaps, share, part, work, waits)
-        since[first] = rows.enter_ns[row - 1] + np.rint(begun).astype(np.int64)
+        since[first] = rows.enter_ns[first + ahead - 1] + np.rint(begun).astype(np.int64)
     last = np.diff(rows.lane, append=-1) != 0  # nothing tells what comes after
     idle = np.zeros(len(rows), bool)
     idle[gaps.row] = gaps.idle
