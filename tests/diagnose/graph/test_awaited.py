@@ -640,3 +640,33 @@ def test_gathers_in_a_stream_of_their_own_come_when_compute_is_where_they_wait_f
     done, gathers = enter[:, :, 2::2][:, :, :4], [5, 7, 9]
     assert (enter[:, :, gathers] - done[:, :, :3]).min() > 1
     assert moved[:, :, gathers] == pytest.approx(done[:, :, :3])
+
+
+def test_scatters_in_a_stream_of_their_own_hide_when_compute_was_done_before_them():
+    """Of a step's six layers of 10 ms, lane 2's of 13, each ends with a scatter of 1.7 ms, and with
+    a gather of 1.5 for the next step; both are in streams of their own. The others' scatters begin
+    as lane 2 has scattered its layer before, and their last layers are hidden."""
+    layers, steps, pace = 6, 8, np.array([1.0, 1.0, 1.3])
+    found, free = [], {4: np.zeros(3), 5: np.zeros(3)}
+
+    def enter(op, came):
+        entered = np.maximum(came, free[op])
+        free[op] = np.full(3, entered.max() + (1.5 if op == 4 else 1.7))
+        found.append((entered, free[op], came))
+
+    for step in range(steps):
+        done = np.full(3, 100.0 * step)
+        enter(4, done)
+        for _ in range(layers):
+            done = done + 10 * pace
+            enter(5, done)
+            enter(4, done)
+    enter, leave, truth = (
+        np.array(each).T.reshape(3, steps, -1) for each in zip(*found, strict=True)
+    )
+    rows, table = entries_of(enter, leave)
+    rows = rows.with_column("slack_ns", np.full(len(rows), 999 * MS))
+    ops = np.tile([4, *[5, 4] * layers], steps)
+    moved = with_reached(rows, table.with_column("op", ops)).enter_ns.reshape(enter.shape) / MS
+    assert (enter - truth)[:2].max() > 6
+    assert moved == pytest.approx(truth, abs=0.05)

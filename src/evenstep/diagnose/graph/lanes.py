@@ -12,7 +12,7 @@ import numpy as np
 
 from evenstep.diagnose.graph.awaited import Awaited, infer_waits
 from evenstep.diagnose.graph.entries import Entries
-from evenstep.diagnose.graph.streams import in_order, kernels_before
+from evenstep.diagnose.graph.streams import in_order, kernels_before, with_rising_steps
 from evenstep.diagnose.graph.structure import NO_ENTRY, TimeLine, grouped_order, row_numbers
 from evenstep.diagnose.levels import MOST, NEARLY_ALL
 from evenstep.trace.clocks.clocks import Clocks
@@ -341,7 +341,7 @@ def _device_rows(
     """Entries of streams, the waits of their compute, and the ends of their steps; and the
     operations, with the ends of kernels."""
     rows = found.rows.select(found.rows.on_device)
-    rows = in_order(rows, found.operations)
+    rows = with_rising_steps(in_order(rows, found.operations))
     rows = rows.with_column("seq", np.arange(len(rows)))  # sends first on every rank of a ring
     waited = infer_waits(rows, found.operations, over)
     rows = rows.with_column("idle", waited.idle)

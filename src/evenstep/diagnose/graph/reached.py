@@ -5,17 +5,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from evenstep.diagnose.graph.awaited import (
-    entered_kinds,
-    on_all_lanes,
-    places_of,
-    shares_of,
-)
+from evenstep.diagnose.graph.awaited import entered_kinds, on_all_lanes, places_of, shares_of
 from evenstep.diagnose.graph.gaps import Gaps, clearly, gaps_between
-from evenstep.diagnose.graph.streams import CROSSING_NS, LAUNCH_NS, move_sooner
+from evenstep.diagnose.graph.streams import CROSSING_NS, LAUNCH_NS, move_sooner, with_rising_steps
 from evenstep.diagnose.graph.structure import NO_HOST, TimeLine, grouped_order, means, row_numbers
 from evenstep.diagnose.levels import FEWEST, MINOR
-from evenstep.trace.columns import Array, Columns, begins, run_numbers, running_maximum
+from evenstep.trace.columns import Array, Columns, begins, running_maximum
 
 NEVER = -1  # before all times
 REACHED_ROUNDS = 2  # of usual work and entries held by their queue in turn
@@ -33,39 +28,52 @@ def with_reached(rows: Columns, operations: Columns) -> Columns:
     """
     rows = _with_limited_issues(rows, operations)
     mine = _as_issued(rows)
-    beside = _beside_compute(rows.select(mine), operations)
-    rows = move_sooner(rows, mine, beside)
     some = rows.select(mine)
-    held, queue = _held_by_queue(some, operations), operations.queue[some.operation]
+    queue, op = (operations[name][some.operation] for name in ("queue", "op"))
+    stream = row_numbers(some.lane, queue, op, operations.members[some.operation])
+    queued = _held(some, operations, row_numbers(some.lane, queue))
+    streamed = _held(some, operations, stream)
     at_once = np.abs(some.enter_ns - np.append(0, some.leave_ns[:-1])) <= CROSSING_NS
     chained = at_once & ~begins(some.lane) & (np.diff(queue, prepend=-1) != 0)
     chained &= ~operations.message[some.operation]  # as what was issued before elsewhere ends
-    if not (held | chained).any():
+    if not (queued | streamed | chained).any():
         return rows
+    came = _beside_compute(some, operations, stream, streamed)
+    order = np.lexsort([np.arange(len(came)), came])
+    stamps, beside = some.enter_ns[order], (streamed & (came != np.arange(len(came))))[order]
+    some = move_sooner(some, slice(None), some.enter_ns - some.enter_ns[came])
+    some = with_rising_steps(some.select(order))
+    mine, held, chained = mine[order], (queued | streamed)[order], chained[order] & ~beside
     soonest = -running_maximum(-some.enter_ns[::-1], some.lane[::-1])[::-1]  # from each row on
-    passed = np.where(held, some.enter_ns - soonest, 0)
-    some = move_sooner(some, slice(None), passed)
+    some = move_sooner(some, slice(None), np.where(held, some.enter_ns - soonest, 0))
     entered = entered_kinds(some, operations)
     place = places_of(some, entered)
-    gaps = gaps_between(some, some.leave_ns, place, entered)
-    always = (held | chained)[gaps.row] & ~gaps.opens
+
+    def gaps_of(rows: Columns) -> Gaps:
+        found = gaps_between(rows, rows.leave_ns, place, entered)
+        none = beside[found.row]  # of compute
+        computed, over = np.where(none, 0.0, np.nan), np.where(none, -np.inf, found.over)
+        return found._replace(computed=computed, over=over)
+
+    gaps = gaps_of(some)
+    always = (held | chained)[gaps.row] & ~(gaps.opens | beside[gaps.row])
     always &= on_all_lanes(some, gaps.row, always, gaps.kind)[gaps.kind]
     held[gaps.row[always]] = False
     first = _since_issued(some, gaps.row[always])
-    tried = gaps_between(move_sooner(some, slice(None), first), some.leave_ns, place, entered)
+    tried = gaps_of(move_sooner(some, slice(None), first))
     first[gaps.row[always & ~_fits_better(some, operations, (gaps, tried), always)]] = 0
     some = move_sooner(some, slice(None), first)
     chained = np.flatnonzero(chained & (first > 0))
     after = rows.after.copy()
     after[mine[chained]] = some.operation[chained - 1]
     rows = rows.with_column("after", after)
-    stamped = gaps_between(some, some.leave_ns, place, entered)
+    stamped = gaps_of(some)
     sooner = np.zeros(len(some), np.int64)
     for _ in range(REACHED_ROUNDS if held.any() else 0):
-        gaps = gaps_between(move_sooner(some, slice(None), sooner), some.leave_ns, place, entered)
-        work, share = _usual_work(some, operations, gaps, (held | (beside > 0))[gaps.row])
+        gaps = gaps_of(move_sooner(some, slice(None), sooner))
+        work, share = _usual_work(some, operations, gaps, held[gaps.row])
         sooner[gaps.row] = np.rint(_held_ns(stamped, share, work, held[gaps.row]))
-    return move_sooner(rows, mine, passed + first + sooner)
+    return move_sooner(rows, mine, stamps - some.enter_ns + sooner)
 
 
 def _as_issued(rows: Columns) -> Array:
@@ -77,56 +85,46 @@ def _as_issued(rows: Columns) -> Array:
 def _with_limited_issues(rows: Columns, operations: Columns) -> Columns:
     """The entries of streams beside compute, moved to when they were issued where their hosts wait
     for compute before each, which then tells when compute got there, and nothing of the host: as
-    fully sharded modules free what they gathered before they gather more (`limit_all_gathers`).
-    What compute had come to by then is there by then, too, when its own queue holds it up."""
+    fully sharded modules free what they gathered before they gather more (`limit_all_gathers`)."""
     mine = _as_issued(rows)
     some = rows.select(mine)
     number, issued = some.operation, some.enter_ns - some.slack_ns
     own = row_numbers(some.lane, operations.queue[number], operations.op[number])
-    order = grouped_order(own, np.arange(len(own)))
-    free = some.slack_ns > LAUNCH_NS
-    free &= np.abs(some.enter_ns - _ends_before(some, own)) > CROSSING_NS
-    limited, lead = _limited(some, own, free, operations.message[number])
+    order, ended = grouped_order(own, np.arange(len(own))), _ends_before(some, own)
+    free = (some.slack_ns > LAUNCH_NS) & (np.abs(some.enter_ns - ended) > CROSSING_NS)
+    limited = _limited(some, own, free, operations.message[number])
     if not limited.any():
         return rows
-    paced, step = np.flatnonzero(limited[lead:]) + lead, run_numbers(some.lane, some.step)
-    paced = paced[(step[paced] == step[paced - lead]) & ~(limited | free)[paced - lead]]
     at = np.where(limited, issued, some.enter_ns)
     at[order] = np.minimum(running_maximum(at[order], own[order]), some.enter_ns[order])
-    at[paced - lead] = np.clip(issued[paced], issued[paced - lead], at[paced - lead])
-    enter, slack = rows.enter_ns.copy(), rows.slack_ns.copy()
-    enter[mine] = at
-    slack[mine] = np.where(limited & (at - issued <= LAUNCH_NS), NO_HOST, at - issued)
-    return rows.with_column("enter_ns", enter).with_column("slack_ns", slack)
+    rows = move_sooner(rows, mine, some.enter_ns - at)
+    slack = rows.slack_ns.copy()
+    slack[mine[limited & (at - issued <= LAUNCH_NS)]] = NO_HOST
+    return rows.with_column("slack_ns", slack)
 
 
-def _beside_compute(rows: Columns, operations: Columns) -> Array:
-    """How much sooner compute came to what entries, in order of lane and issue, begin after, where
-    they begin as the operation before ends in a stream beside compute, and where that cannot be
-    told from others: at what it had come to, of what was issued before, in all lanes and steps.
-
-    A kind has such a stream if it begins before compute reaches what was issued before.
-    """
-    number, lane = rows.operation, rows.lane
-    kind, queue = row_numbers(operations.op, operations.members)[number], operations.queue[number]
-    own_end = np.abs(rows.enter_ns - _ends_before(rows, row_numbers(lane, queue, kind)))
-    held = (own_end <= CROSSING_NS) & ~operations.message[number]
+def _beside_compute(rows: Columns, operations: Columns, stream: Array, held: Array) -> Array:
+    """Which entry, in order of lane and issue, compute came to when it came to each: where all are
+    `held` by their `stream` or by their hosts, of kinds that begin before compute reaches what was
+    issued before, the last that it had come to by then everywhere."""
+    lane, own = rows.lane, np.arange(len(rows))
+    kind = row_numbers(operations.op, operations.members)[rows.operation]
     reached = running_maximum(np.where(held, NEVER, rows.enter_ns), lane)
     early = held & (reached > rows.enter_ns + CROSSING_NS)
-    held &= (np.bincount(kind, early) >= FEWEST)[kind]
-    if not held.any():
-        return 0 * number
     place = places_of(rows, entered_kinds(rows, operations))
-    free = np.flatnonzero(~held)
+    other = ~held & (rows.slack_ns > LAUNCH_NS) & (_ends_before(rows, stream) != NEVER)
+    always = (np.bincount(kind, early) >= FEWEST)[kind]
+    always &= ((means(held, place) > 0) & (means(other, place) == 0))[place]
+    free = np.flatnonzero(~always)
+    if not 0 < len(free) < len(rows):
+        return own
     came = free[grouped_order(lane[free], rows.enter_ns[free])]
-    last = np.searchsorted(free, np.arange(len(rows))) - 1
+    last = np.searchsorted(free, own) - 1
     lead = last + 1 - TimeLine(lane[came], rows.enter_ns[came]).before(lane, rows.enter_ns)
     most = np.zeros(int(place.max(initial=0)) + 1, np.int64)
-    np.maximum.at(most, place[held], lead[held])
-    untold = held & ((most > 0) | (means(held, place) == 1))[place]
-    source = np.append(came, 0)[np.maximum(last - most[place], -1)]
-    untold &= (lane[source] == lane) & (source < np.arange(len(rows)))
-    return np.where(untold, np.maximum(rows.enter_ns - rows.enter_ns[source], 0), 0)
+    np.maximum.at(most, place[always & held], lead[always & held])
+    source = free[np.maximum(last - most[place], -1)]
+    return np.where(always & (lane[source] == lane) & (source < own), source, own)
 
 
 def _ends_before(rows: Columns, own: Array) -> Array:
@@ -136,30 +134,27 @@ def _ends_before(rows: Columns, own: Array) -> Array:
     return ended
 
 
-def _limited(rows: Columns, own: Array, free: Array, message: Array) -> tuple[Array, int]:
-    """Entries, in order of lane and issue, that are issued as compute comes to others; and how many
-    entries those come before. `own` numbers the kinds of each lane, `free` entries begin as compute
-    reaches them. Those sought begin before compute reaches what their host had issued earlier."""
+def _limited(rows: Columns, own: Array, free: Array, message: Array) -> Array:
+    """Entries, in order of lane and issue, that are issued as compute comes to others. `own`
+    numbers the kinds of each lane, `free` entries begin as compute reaches them. Those sought begin
+    before compute reaches what their host had issued earlier."""
     issued = rows.enter_ns - rows.slack_ns
     reached = running_maximum(np.where(free, rows.enter_ns, NEVER), rows.lane)
     early = ~free & ~message & (reached > rows.enter_ns + CROSSING_NS)
     if not early.any():
-        return early, 0
+        return early
     came = np.flatnonzero(free)[grouped_order(rows.lane[free], rows.enter_ns[free])]
     line = TimeLine(rows.lane[came], rows.enter_ns[came])
     last = line.before(rows.lane, issued + CROSSING_NS) - 1
     sure = early & (np.abs(issued - np.append(line.values, NEVER)[last]) <= LAUNCH_NS)
     told, other = (np.bincount(own, each) for each in (sure, early & ~sure))
-    lead = np.bincount(np.maximum(np.arange(len(own)) - came[last], 0)[sure], minlength=1).argmax()
-    return ((told > other) & (told >= FEWEST))[own] & ~free, int(lead)
+    return np.asarray(((told > other) & (told >= FEWEST))[own] & ~free)
 
 
 def _since_issued(rows: Columns, lost: Array) -> Array:
     """How long before their kernels began compute reached these entries (indices), of which no
     lane tells: as far from the entry before to the one after as hosts issued them. (rows,), ns."""
-    there = np.ones(len(rows), bool)
-    there[lost] = False
-    seen = np.append(np.flatnonzero(there), len(rows) - 1)
+    seen = np.append(np.setdiff1d(np.arange(len(rows)), lost), len(rows) - 1)
     following = np.searchsorted(seen, lost)
     before, after = seen[following - 1], seen[following]
     issued = running_maximum(rows.enter_ns - rows.slack_ns, rows.lane)  # clocks wander
@@ -204,14 +199,13 @@ def _usual_work(rows: Columns, operations: Columns, gaps: Gaps, held: Array) -> 
     return np.where(told, length[: len(told)], np.nan)[gaps.kind] * pace, share
 
 
-def _held_by_queue(rows: Columns, operations: Columns) -> Array:
-    """Entries that begin as the operation before in their lane's queue ends; none where others
+def _held(rows: Columns, operations: Columns, own: Array) -> Array:
+    """Entries that begin as the operation before of the same `own` number ends; none where others
     come before that."""
-    number = rows.operation
-    ended = _ends_before(rows, row_numbers(rows.lane, operations.queue[number]))
-    follows = (ended != NEVER) & ~operations.message[number]
-    early = follows & (rows.enter_ns < ended - CROSSING_NS)
-    at_once = follows & (np.abs(rows.enter_ns - ended) <= CROSSING_NS)
+    ended = _ends_before(rows, own)
+    free = operations.message[rows.operation] | (ended == NEVER)
+    after = np.where(free, np.inf, rows.enter_ns - ended)
+    early, at_once = after < -CROSSING_NS, np.abs(after) <= CROSSING_NS
     return np.asarray(at_once & (early.sum() <= MINOR * at_once.sum()))
 
 
@@ -219,9 +213,8 @@ def _held_ns(gaps: Gaps, share: Array, work: Array, held: Array) -> Array:
     """How long each held entry waited for its queue since its lane had done this work; 0 where
     the work is not known, nan."""
     after = np.append(False, (np.diff(gaps.row) == 1) & held[:-1])
-    turn = np.arange(len(held)) - np.maximum.accumulate(
-        np.where(held & after, 0, np.arange(len(held)))
-    )
+    own = np.arange(len(held))
+    turn = own - np.maximum.accumulate(np.where(held & after, 0, own))
     found = np.zeros(len(held))
     for depth in range(int(turn.max(initial=0)) + 1):
         at = np.flatnonzero(held & ~np.isnan(work) & (turn == depth))

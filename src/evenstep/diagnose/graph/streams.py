@@ -180,6 +180,12 @@ def in_order(rows: Columns, operations: Columns) -> Columns:
     return rows.with_column("enter_ns", running_maximum(rows.enter_ns, rows.lane))
 
 
+def with_rising_steps(rows: Columns) -> Columns:
+    """The rows, in order of lane, with those that come before others of an earlier step in that."""
+    first = -running_maximum(-rows.step[::-1].astype(np.int64), rows.lane[::-1])[::-1]
+    return rows.with_column("step", first)
+
+
 def move_sooner(rows: Columns, which: Array | slice, sooner: Array) -> Columns:
     """The rows, with some entries (indices) so many ns sooner, but none before its host issued
     it."""
