@@ -222,6 +222,17 @@ def test_a_root_that_need_not_wait_goes_on_and_who_receives_waits_for_it_alone()
     assert after(ends) == [[10, 10, 12]]  # who receives late holds nobody up
 
 
+def test_what_nobody_waited_for_was_over_when_the_first_member_saw_it_over():
+    """Rank 1 broadcasts from 4 to 7; who receives recorded nothing of it."""
+    run = Run()
+    run.collective(1, 0, 0, 4, 7, Op.BROADCAST, peer_or_root=1)
+    for rank in range(3):
+        run.step(rank, 0, 0, 10)
+    operations = run.graph().operations
+    assert after(operations.over_ns) == [7]
+    assert operations.took_ns.tolist() == [3 * MS]
+
+
 def test_a_message_held_up_by_the_one_before_it_on_its_link_ends_when_it_is_received():
     """A link takes 4 ms a message; two sent at 1 and 2 are received from 0 to 5 and from 5 to 9."""
     run = Run(2)
