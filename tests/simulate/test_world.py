@@ -150,6 +150,22 @@ def test_a_ring_that_shares_nothing_ends_as_round_by_round(seed):
     np.testing.assert_allclose(found[1][0], expected, atol=1e-6)
 
 
+def test_rings_side_by_side_send_one_message_between_two_ranks(monkeypatch):
+    """Four rings of 16 GPUs on four nodes, three of them over each pair of neighbours in a node,
+    leave a leaf by two uplinks: in each round 16 messages within nodes and 16 between them."""
+    asked = scenario(
+        "cluster.nodes=4", "cluster.gpus_per_node=4", "cluster.nics_per_node=4",
+        "fabric.kind=leaf_spine", "fabric.nodes_per_leaf=2", "fabric.oversubscription=4",
+        "collectives.algorithm=ring", "work.gradient_bytes=20MB", "work.forward_ms=1",
+        "run.steps=3", noise=[{"kind": "normal", "sigma": 0.2}],
+    )  # fmt: skip
+    messages, _ = simulation.estimate_run(simulation.set_up(asked))
+    assert 0 < messages <= 3 * (16 + 16) * 30
+    compiled = simulate(asked)
+    monkeypatch.setattr(simulation, "make_world", PythonWorld)
+    assert simulate(asked).step_time.mean_ns == pytest.approx(compiled.step_time.mean_ns, rel=1e-9)
+
+
 @pytest.mark.parametrize("make", [CompiledWorld, PythonWorld])
 def test_durations_that_are_known_late_delay_nobody(make):
     """A byte a ns, two ranks that send 50 bytes each in both steps, each on its own.

@@ -230,8 +230,7 @@ def _bound_staleness(draft: GraphDraft, graph: JobGraph) -> None:
 
 def in_lockstep(graph: JobGraph, library: CollectiveLibrary) -> JobGraph:
     """The same step with a barrier at its end."""
-    everybody = np.arange(len(graph.role))[None, :]
-    flows = [*graph.flows, library.barrier(everybody)]
+    flows = [*graph.flows, library.barrier(np.arange(len(graph.role))[None, :])]
     for role in graph.roles:
         role.block(len(flows) - 1)
     return JobGraph(graph.roles, graph.role, flows, graph.partitions)

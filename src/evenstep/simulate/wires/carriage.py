@@ -143,7 +143,7 @@ def _messages(stage: FlowRound, inside: Array, lanes: int, shared: Array) -> Mes
         link,
         ring=rows[1] if rows is not None and rows[0] * rows[1] == len(inside) else 0,
         posted=item.posted,
-        shared=shared[link] | (np.bincount(link, minlength=len(shared))[link] > 1),
+        shared=shared[link],
     )
 
 

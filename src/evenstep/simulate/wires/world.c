@@ -76,6 +76,7 @@ typedef struct { /* messages that are under way together */
     double *peak;                  /* highest rate so far, for links of its own */
     i64 *route;                    /* count + 1: links on which others may be at the same time */
     i32 *link, *delay;             /* delay: number of its latency */
+    i32 *whole;                    /* of its time, where others cannot change it; -1: none */
     Lists alone;                   /* links of its own */
     i32 points;                    /* number of messages that may meet others */
     Hops *hops;                             /* of rings of which only points are followed */
@@ -472,9 +473,60 @@ static void merge(Stage *s) {
     free(gone);
 }
 
+/* The links of messages, while a stage is built. */
+typedef struct {
+    i64 *start;
+    i32 *link;
+    char *shared; /* others may be there at the same time */
+} Routes;
+
+static int is_same_route(const Routes *r, i64 one, i64 other) {
+    i64 hops = r->start[one + 1] - r->start[one];
+    if (hops != r->start[other + 1] - r->start[other]) return 0;
+    const i32 *here = r->link + r->start[one], *there = r->link + r->start[other];
+    for (i64 h = 0; h < hops; h++)
+        if (here[h] != there[h] || r->shared[r->start[one] + h]) return 0;
+    return 1;
+}
+
+/* Make one message of those between the same two participants, over the same links, which no others
+   take: they leave together, and both ends wait for all of them. */
+static void join(Stage *s, Routes *r, i32 participants) {
+    Lists by_gate = lists_of(participants, s->count, s->gate);
+    i32 *last = allocate(participants, sizeof(i32)), kept = 0; /* last: by target, from 1 */
+    char *gone = allocate(s->count, 1);
+    for (i32 k = 0; k < by_gate.start[participants]; k++) {
+        i32 m = by_gate.entry[k], to = s->other[m];
+        if (to < 0) continue;
+        i32 n = last[to] - 1;
+        if (n >= 0 && s->gate[n] == s->gate[m] && is_same_route(r, n, m))
+            s->bytes[n] += s->bytes[m], gone[m] = 1;
+        else last[to] = m + 1;
+    }
+    for (i32 m = 0; m < s->count; m++) {
+        if (gone[m]) continue;
+        i64 first = r->start[m], hops = r->start[m + 1] - first, to = r->start[kept];
+        memmove(r->link + to, r->link + first, (size_t)hops * sizeof(i32));
+        memmove(r->shared + to, r->shared + first, (size_t)hops);
+        s->gate[kept] = s->gate[m], s->other[kept] = s->other[m], s->hop[kept] = s->hop[m];
+        s->bytes[kept] = s->bytes[m], s->latency[kept] = s->latency[m];
+        r->start[++kept] = to + hops;
+    }
+    s->count = kept;
+    lists_free(&by_gate), free(last), free(gone);
+}
+
+/* A link is shared by the messages of the round, too. */
+static void share_within(const World *w, const Stage *s, Routes *r) {
+    i32 *on = allocate(w->links, sizeof(i32));
+    for (i64 h = 0; h < r->start[s->count]; h++) on[r->link[h]]++;
+    for (i64 h = 0; h < r->start[s->count]; h++) r->shared[h] |= on[r->link[h]] > 1;
+    free(on);
+}
+
 void world_stage(World *w, i64 flow, i64 count, const i32 *gate, const i32 *other,
-                 const double *bytes, const double *latency, const double *hop, const i64 *route,
-                 const i32 *link, const char *shared, i64 ring, i64 posted, i64 repeats) {
+                 const double *bytes, const double *latency, const double *hop, const i64 *routes,
+                 const i32 *links, const char *others, i64 ring, i64 posted, i64 repeats) {
     Flow *f = w->flows[flow];
     Stage *s = allocate(1, sizeof(Stage));
     make_space(w, ring, f->participants);
@@ -482,10 +534,17 @@ void world_stage(World *w, i64 flow, i64 count, const i32 *gate, const i32 *othe
     s->gate = copy_of(gate, count, sizeof(i32)), s->other = copy_of(other, count, sizeof(i32));
     s->bytes = copy_of(bytes, count, sizeof(double)), s->hop = copy_of(hop, count, sizeof(double));
     s->latency = copy_of(latency, count, sizeof(double));
+    Routes r = {copy_of(routes, count + 1, sizeof(i64)), copy_of(links, routes[count], sizeof(i32)),
+                copy_of(others, routes[count], 1)};
+    if (!f->closed && !ring && f->steady <= 0 && !f->lasting) join(s, &r, f->participants);
+    share_within(w, s, &r);
+    const i64 *route = r.start;
+    const i32 *link = r.link;
+    gate = s->gate, other = s->other, bytes = s->bytes, latency = s->latency, count = s->count;
     s->route = allocate(count + 1, sizeof(i64)), s->link = allocate(route[count], sizeof(i32));
     s->alone.start = allocate(count + 1, sizeof(i32));
     s->alone.entry = allocate(route[count], sizeof(i32));
-    s->delay = allocate(count, sizeof(i32)), s->peak = allocate(count, sizeof(double));
+    s->delay = allocate(count, sizeof(i32)), s->whole = allocate(count, sizeof(i32)), s->peak = allocate(count, sizeof(double));
     s->narrow = allocate(count, sizeof(double)), s->own = allocate(count, sizeof(double));
     s->need = allocate(f->participants, sizeof(i32));
     for (i64 m = 0; m < count; m++) {
@@ -497,13 +556,18 @@ void world_stage(World *w, i64 flow, i64 count, const i32 *gate, const i32 *othe
         for (i64 h = route[m]; h < route[m + 1]; h++) {
             double capacity = w->link[link[h]].capacity;
             s->narrow[m] = smaller(s->narrow[m], capacity);
-            if (shared[h]) s->link[on++] = link[h];
+            if (r.shared[h]) s->link[on++] = link[h];
             else s->alone.entry[alone++] = link[h], s->own[m] = smaller(s->own[m], capacity);
         }
         s->route[m + 1] = on, s->alone.start[m + 1] = alone;
         s->points += shares(s, (i32)m);
-        if (!f->closed) s->delay[m] = delay_number(w, latency[m]);
+        if (f->closed) continue;
+        int is_fixed = !shares(s, (i32)m) && s->narrow[m] < INFINITY && f->steady <= 0 && !f->lasting;
+        s->delay[m] = delay_number(w, latency[m]), s->whole[m] = -1;
+        if (is_fixed && w->delay_count < KINDS)
+            s->whole[m] = delay_number(w, latency[m] + bytes[m] / s->narrow[m]);
     }
+    free(r.start), free(r.link), free(r.shared);
     s->by_gate = lists_of(f->participants, s->count, gate);
     s->by_other = lists_of(f->participants, s->count, other);
     if (f->closed && !s->ring) merge(s);
@@ -878,8 +942,8 @@ static void leave_links(World *w, i32 a, int job) {
     }
 }
 
-static void deliver_later(World *w, Instance *of, i32 round, i32 message) {
-    Delay *d = &w->delays[of->flow->stages[of->flow->stage_of[round]]->delay[message]];
+static void deliver_later(World *w, i32 delay, Instance *of, i32 round, i32 message) {
+    Delay *d = &w->delays[delay];
     if (d->tail == d->room) {
         if (d->head > d->room / 2) {
             memmove(d->queue, d->queue + d->head, (size_t)(d->tail - d->head) * sizeof(Delivery));
@@ -912,7 +976,12 @@ static void send(World *w, Instance *of, i32 round, i32 message) {
     Stage *s = f->stages[f->stage_of[round]];
     double bytes = s->bytes[message] * of->scale;
     if (bytes <= 0 || s->narrow[message] == INFINITY) { /* without links */
-        deliver_later(w, of, round, message);
+        deliver_later(w, s->delay[message], of, round, message);
+        return;
+    }
+    if (s->whole[message] >= 0 && of->scale == 1) {
+        w->followed++, s->peak[message] = s->narrow[message];
+        deliver_later(w, s->whole[message], of, round, message);
         return;
     }
     i32 a = set_off(w, NULL, of, round, message, bytes);
@@ -946,7 +1015,7 @@ static void sent(World *w, i32 a) {
     leave_links(w, a, x->of->job);
     w->free_list[w->free_count++] = a;
     if (point) point_sent(w, point);
-    else deliver_later(w, x->of, x->round, x->message);
+    else deliver_later(w, x->stage->delay[x->message], x->of, x->round, x->message);
 }
 
 /* -- the network: ranks of a collective --------------------------------------------------------- */
@@ -2449,6 +2518,7 @@ static void flow_free(Flow *f) {
         free(s->gate), free(s->other), free(s->bytes), free(s->latency), free(s->hop);
         if (s->hops) hops_free(s->hops);
         free(s->narrow), free(s->own), free(s->peak), free(s->route), free(s->link), free(s->delay);
+        free(s->whole);
         free(s->need), free(s);
     }
     lists_free(&f->members), lists_free(&f->inside);
