@@ -1,5 +1,6 @@
 """How many modules of ours something passes through: what a reader has to know to follow it."""
 
+import gc
 import sys
 from pathlib import Path
 
@@ -22,6 +23,7 @@ def passed(run):
         if event == "call" and frame.f_code.co_name != "<module>":
             found[frame.f_code.co_filename] = None
 
+    gc.collect()  # generators left by others would be called to close
     sys.setprofile(called)
     try:
         run()
