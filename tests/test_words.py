@@ -167,6 +167,7 @@ def test_what_is_cut_does_not_say_the_opposite(most):
         ),
         ("[/a/unbound_buffer.cc:78] Timed out waiting 9ms", "RuntimeError: Timed out waiting 9ms"),
         ("[Errno 5] Input/output error", "RuntimeError: [Errno 5] Input/output error"),
+        ("[10.0.0.1:29500] refused", "RuntimeError: [10.0.0.1:29500] refused"),
         ("[a.cc:7]", "RuntimeError: [a.cc:7]"),
         (" ", "RuntimeError"),
     ],

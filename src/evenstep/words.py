@@ -232,7 +232,7 @@ def seen_by(stacks: Iterable[tuple[int, Sequence[str]]]) -> str:
 
 
 #: Where C++ raised a message, and of an `enforce fail` the condition: the rest says what happened.
-_RAISED_AT = re.compile(r"^\[enforce fail at \S+:\d+\] .*?\. (?=\S)|^\[\S+:\d+\] (?=\S)")
+_RAISED_AT = re.compile(r"^\[(?:enforce fail at \S+\] .*?\.|\S+\.[ch](?:[cu]|pp)?:\d+\]) (?=\S)")
 
 
 def how_ended(facts: Mapping[str, Any], *, brief: bool = False) -> str:

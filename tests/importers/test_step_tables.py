@@ -944,3 +944,25 @@ def test_a_counter_of_batches_among_times_is_no_duration(opened):
 def test_few_durations_that_happen_to_grow_are_durations(opened):
     text = "rank,iteration,elapsed_us\n0,0,10\n0,1,10.5\n0,2,11\n1,0,40\n1,1,41\n1,2,42\n"
     assert {seconds for _, at, seconds in steps(opened(text)) if at == 2} == {42e-6}
+
+
+def test_of_two_totals_that_grow_none_is_of_a_step(opened):
+    text = "step,total_time,elapsed_time\n" + "".join(f"{s},{3 * s},{3 * s}.5\n" for s in range(9))
+    assert {seconds for *_, seconds in steps(opened(text))} == {3.0}
+
+
+def test_a_total_among_metrics_is_of_the_run_as_one_in_a_column_is(opened):
+    rows = "".join(f"{at},step_time,2\n{at},total_time,{2 * at}\n" for at in range(1, 8))
+    assert {seconds for *_, seconds in steps(opened("step,key,value\n" + rows))} == {2.0}
+
+
+def test_a_total_that_mlflow_has_beside_the_time_of_a_step_is_none_of_it(tracked):
+    for name, seconds in (("step_time", 0.5), ("total_time", 0.0)):
+        rows = "".join(f"1700000000000 {seconds or at} {at}\n" for at in range(1, 8))
+        (tracked / "metrics" / name).write_text(rows)
+    assert {seconds for *_, seconds in steps(open_trace([tracked]))} == {0.5}
+
+
+def test_a_rate_in_a_group_is_no_duration(opened):
+    with pytest.raises(EvenstepError, match="nothing to read"):
+        opened("step,train/steps/sec\n" + "".join(f"{at},3.5\n" for at in range(1, 8)))

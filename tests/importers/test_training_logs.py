@@ -984,3 +984,25 @@ def test_a_loss_of_validation_beside_that_of_training_makes_no_evaluation(opened
 def test_a_rate_or_a_time_of_several_steps_is_none_of_a_step(opened, said):
     with pytest.raises(EvenstepError, match="nothing to read"):
         opened("".join(f"INFO 35 step {at} batch 128 {said} more\n" for at in range(1, 9)))
+
+
+def test_parts_in_lines_beside_a_bar_make_no_steps(opened):
+    """A step takes 5 s; a line every ten tells the wait for data of one."""
+    text = ""
+    for at in range(1, 41):
+        clock = f"{at * 5 // 60:02d}:{at * 5 % 60:02d}"
+        text += f" {at}%|##   | {at}/100 [{clock}<08:00,  5.00s/it]\n"
+        if at % 10 == 0:
+            text += f"[2024-01-01 10:{clock}] step {at} loss: 2.0 data_time: 0.5\n"
+    assert set(seconds_of_steps(opened(text)).values()) == {5.0}
+
+
+def test_no_wait_for_data_is_no_row_left_out(opened):
+    text = "".join(f"step: {at} step_time: 1.0s data_time: {at % 2}.0s\n" for at in range(1, 9))
+    assert opened(text).limits == opened(text.replace("data_time", "took")).limits
+
+
+@pytest.mark.parametrize("unit", ["min", "minutes", "milliseconds", "h"])
+def test_a_duration_in_units_that_are_not_known_is_none(opened, unit):
+    with pytest.raises(EvenstepError, match="nothing to read"):
+        opened("".join(f"step {at} step_time: 1.{at} {unit}\n" for at in range(1, 9)))

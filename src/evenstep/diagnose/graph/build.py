@@ -13,13 +13,7 @@ import numpy as np
 
 from evenstep.diagnose.graph import streams
 from evenstep.diagnose.graph.entries import Entries, entered_on_device, entries
-from evenstep.diagnose.graph.lanes import (
-    BETWEEN_NS,
-    STEP_END,
-    TELLING_NS,
-    LaneExtent,
-    rows_of,
-)
+from evenstep.diagnose.graph.lanes import BETWEEN_NS, STEP_END, TELLING_NS, LaneExtent, rows_of
 from evenstep.diagnose.graph.reached import with_reached
 from evenstep.diagnose.graph.segments import ROUNDS, segments
 from evenstep.diagnose.graph.structure import (

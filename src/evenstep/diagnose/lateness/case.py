@@ -14,13 +14,7 @@ from evenstep.diagnose.graph.peers import more_by_direction
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.graph.structure import by_step_and_lane, overlap_of_issues, regularly_later
 from evenstep.diagnose.lateness.cost import Blame, Costs, blame
-from evenstep.diagnose.lateness.delays import (
-    WORK_PHASES,
-    Cause,
-    Delays,
-    attribute,
-    recorded_ns,
-)
+from evenstep.diagnose.lateness.delays import WORK_PHASES, Cause, Delays, attribute, recorded_ns
 from evenstep.diagnose.lateness.thresholds import above_others
 from evenstep.diagnose.levels import MINOR, MOST
 from evenstep.diagnose.measure.attempts import (

@@ -119,8 +119,7 @@ def _entry_times(each: Profile, done: Completion, group: Array) -> Array:
         line[kernel], end[kernel] = queue, calls.device_exit_ns
         free &= (line[kernel - 1] != queue) | (end[kernel - 1] < began - QUEUED_NS)
     entered = done.entered(calls.enter_ns, began, free, (calls.op == int(Op.RECV)) & ~sends)
-    known = began != UNKNOWN_NS
-    return np.where(known, entered, calls.enter_ns)
+    return np.where(began != UNKNOWN_NS, entered, calls.enter_ns)
 
 
 def _peers(calls: Columns, said: Columns) -> Array:

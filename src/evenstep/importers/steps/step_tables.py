@@ -8,7 +8,7 @@ durations per run (Weights & Biases), a row per metric (MLflow), the history of 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from math import lgamma
 from pathlib import Path
 from typing import NamedTuple
@@ -62,7 +62,8 @@ _ASCEND = {(*_EXPOSED,): Phase.SYNC, ("computing",): Phase.OTHER, ("stage",): WH
 OF_RUNS = ("current_steps", "global_step/max_steps")  # LlamaFactory, ms-swift: with a run's time
 NO_STEPS = ("jobid", "busbw", "algbw")  # accounting of Slurm, results of benchmarks
 METRICS, VALUES = ("key", "metric", "metric_name", "tag"), ("value", "metric_value")
-_UNIT_NAMES = ("sec", "secs", "second", "seconds", "ms", "us", "ns")  # may be all of a name
+#: What may be all of a name; of those in a group, as of `steps/sec`, the first two make a rate.
+_UNIT_NAMES = ("sec", "second", "secs", "seconds", "ms", "us", "ns")
 MOST_CELLS = 0.9  # share of workers × steps
 MINOR = 0.05  # share of rows: fewer fall where clocks are set
 BY_CHANCE = 0.01  # most, that all rows of a worker grow although they are durations
@@ -194,7 +195,7 @@ def duration_of(name: str) -> Duration | None:
     whole = total or (unit is not None and _STEP.fullmatch(core))
     if unit is None and _TIMED.search(of_all):
         unit = all_unit or 1.0
-    if whole or _STEP_TIME.match(core) or core in _UNIT_NAMES:
+    if whole or _STEP_TIME.match(core) or core in _UNIT_NAMES[2 * bool(of_all) :]:
         return Duration(name, run, WHOLE, unit or 1.0, bool(total))
     word = core.removesuffix(" time")
     part = next((one for one, words in _PARTS if re.fullmatch(words, word)), phase(word))
@@ -340,15 +341,13 @@ def _told_apart(
     """The layout and the times of rows, by whose values it is told what names leave open: whether
     `elapsed_time` is a step's or the run's, and whether `time` is a step's or a clock's."""
     rank, number, time = rows
-    stated = any(each.phase == WHOLE and not each.total for each in layout.durations)
-    for each in filter(lambda one: one.total, layout.durations):
-        values = table.numbers[each.name] * each.unit_s
-        of_run = layout.step.lower() in OF_RUNS or _keeps_growing(rank, values)
-        if of_run or stated:
-            others = [one for one in layout.durations if one is not each]
-            return layout._replace(durations=others), _continued(rank, values) if of_run else time
-    core, unit = spell(layout.time)
-    parts = [table.numbers[each.name] * each.unit_s for each in layout.durations]
+    known = layout.step.lower() in OF_RUNS
+    values = {each: table.numbers[each.name] * each.unit_s for each in layout.durations}
+    own, of_run = _of_steps(values, lambda one: known or _keeps_growing(rank, values[one]))
+    if len(own) < len(values):
+        time = _continued(rank, values[of_run[0]]) if of_run else time
+        return layout._replace(durations=own), time
+    (core, unit), parts = spell(layout.time), list(values.values())
     least = np.nansum(parts, axis=0) if parts else np.zeros(len(rank))
     open_ = all(each.phase != WHOLE for each in layout.durations)
     if core == "time" and layout.step and open_ and _runs_back(rank, number, time, least):
@@ -356,6 +355,15 @@ def _told_apart(
         durations = [*layout.durations, Duration(layout.time, "", WHOLE, unit or 1.0)]
         return layout._replace(durations=durations), np.full(len(time), np.nan)
     return layout, time
+
+
+def _of_steps(
+    told: Collection[Duration], grows: Callable[[Duration], bool]
+) -> tuple[list[Duration], list[Duration]]:
+    """The durations of steps and of their parts, and those of the run: totals that grow."""
+    stated = any(each.phase == WHOLE and not each.total for each in told)
+    of_run = [each for each in told if each.total and grows(each)]
+    return [each for each in told if not each.total or not (stated or each in of_run)], of_run
 
 
 def _workers(layout: StepColumns, places: list[str]) -> dict[str, int]:
@@ -373,10 +381,11 @@ def _by_metric(layout: StepColumns, table: Table, rows: tuple[Array, Array, Arra
     """Rows of a table in which one column names what another holds."""
     kinds, code = table.texts[layout.metric]
     values = table.numbers[layout.durations[0].name]
-    known = [(at, one) for at, kind in enumerate(kinds) if (one := duration_of(kind))]
+    known = {one: code == at for at, kind in enumerate(kinds) if (one := duration_of(kind))}
+    own, _ = _of_steps(known, lambda one: _keeps_growing(rows[0][known[one]], values[known[one]]))
     return [
-        _timed_steps(*rows, values * one.unit_s, np.full(len(code), one.phase), code == at)
-        for at, one in known
+        _timed_steps(*rows, values * one.unit_s, np.full(len(code), one.phase), known[one])
+        for one in own
     ]
 
 
@@ -433,15 +442,16 @@ def _seconds(time: Array) -> Array:
 
 def _metrics(path: Path, tags: Scalars, own: int, limits: list[str]) -> list[Timed]:
     """A row per step and metric of durations; without such a metric, the time between steps."""
-    told = {tag: found for tag in tags if (found := duration_of(tag)) is not None}
+    named = {found: np.array(tags[tag]).T for tag in tags if (found := duration_of(tag))}
+    told, _ = _of_steps(named, lambda one: _keeps_growing(0 * named[one][0], named[one][2]))
     rows, within = list[Timed](), None
-    if tags and not _make_steps(told.values()):
+    if tags and not _make_steps(told):
         limits.append(f"{path} has no durations of steps: a step is taken to last until the next")
         number, time, _ = np.array(max(tags.values(), key=len)).T
         rows.append(_between(np.full(len(time), own), number, time, np.full(len(time), WHOLE)))
         within = rows[0].number
-    for tag, duration in told.items():
-        number, time, value = np.array(tags[tag]).T
+    for duration in told:
+        number, time, value = named[duration]
         rank, part = np.full(len(time), own), np.full(len(time), duration.phase)
         there = slice(None) if within is None else np.isin(number, within)
         rows.append(_timed_steps(rank, number, time, value * duration.unit_s, part, there))
@@ -495,5 +505,4 @@ def _between(rank: Array, number: Array, time: Array, part: Array) -> Timed:
     order = np.lexsort([time, rank])
     rank, number, time, part = rank[order], number[order], time[order], part[order]
     seconds = np.append(np.diff(time), np.nan) / np.maximum(np.append(np.diff(number), 1), 1)
-    last = np.append(np.diff(rank) != 0, True)
-    return _timed_steps(rank, number, time, seconds, part, ~last)
+    return _timed_steps(rank, number, time, seconds, part, ~np.append(np.diff(rank) != 0, True))

@@ -239,8 +239,9 @@ BETWEEN, ALL = 0.0, np.inf  # windows: the steps since the last line, or since t
 
 
 _PAIR = re.compile(
-    r"(?<![\w/])(?!(?i:duration|seconds)|[\w/]*/s(?:ec)?\b)([A-Za-z][\w/]{0,60})[:=]\s{0,4}(\d+(?:\.\d+)?(?:e[-+]?\d+)?)"
-    r"(?: ?([mu]?s|sec)\b)?(?![\w.%/])"
+    r"(?<![\w/])(?!(?i:duration|seconds))([A-Za-z][\w/]{0,60})[:=]\s{0,4}"
+    r"(\d+(?:\.\d+)?(?:e[-+]?\d+)?)(?: ?([mu]?s|sec)\b)?"
+    r"(?![\w.%/]| (?:min(?:ute)?s?|milli\w+|h(?:ours?)?)\b(?![:=]))"
 )
 
 
@@ -464,9 +465,8 @@ def read(sources: Sequence[SourceFile]) -> Trace:
     if parts and log.kind != _WITH_TIMERS:  # some kinds number only some of their steps
         log.rows, log.kind = [], log.kind or "timers"
     told = [*((*row, WHOLE) for row in log.rows), *parts]
-    if not parts:
-        told += [(*at, np.nan, seconds, part)
-                 for at, each in log.parts.items() for part, seconds in each.items()]  # fmt: skip
+    for at in {row[:2] for row in log.rows} & log.parts.keys() if not parts else ():
+        told += [(*at, np.nan, lasted, part) for part, lasted in log.parts[at].items() if lasted]
     if not told:
         least = progress.SHORTEST_S if log.ticks else progress.COARSE_S
         few = f"two steps with the time (at least {least:.0f} s where it is in whole seconds)"
@@ -580,9 +580,8 @@ def _enter(log: Log, rank: int, said: LogLine) -> None:
     coarse = said.whole and np.isnan(said.seconds) and said.number >= before
     if coarse and abs(said.clock_s - clock_s) < progress.COARSE_S:  # at midnight it falls
         return
-    if (
-        said.since or said.number < before or said.clock_s != clock_s
-    ):  # several lines may have the same second
+    # several lines may have the same second
+    if said.since or said.number < before or said.clock_s != clock_s:
         log.last[rank] = said.number, said.clock_s, max(said.epoch, epoch), base
     seconds = said.seconds
     if said.since:
