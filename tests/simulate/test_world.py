@@ -166,6 +166,33 @@ def test_rings_side_by_side_send_one_message_between_two_ranks(monkeypatch):
     assert simulate(asked).step_time.mean_ns == pytest.approx(compiled.step_time.mean_ns, rel=1e-9)
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_messages_of_one_sender_over_links_of_its_own_take_fair_shares(seed):
+    """To the same rank and another, over the same links and others, of few bytes or none."""
+    random = np.random.default_rng(seed)
+    ranks, many = 3, int(random.integers(1, 9))
+    gate, other = random.integers(0, 2, many), random.integers(-1, ranks, many)
+    routes = [2 * random.permutation(2)[: random.choice([0, 1, 2, 2])] + sender for sender in gate]
+    volley = MessageVolley(
+        gate, other, random.choice([0.0, 3.0, 9.0, 9.0], many),
+        random.choice([1.0, 1.0, 4.0], many), np.zeros(many),
+        np.cumsum([0, *map(len, routes)]), np.concatenate(routes).astype(int),
+        shared=np.zeros(sum(map(len, routes)), bool),
+    )  # fmt: skip
+    capacity, value = random.choice([0.5, 1.0, 2.0], 4), np.zeros((2, ranks))
+    value[0], found = random.choice([0.0, 2.0], ranks), []
+    for make in (CompiledWorld, PythonWorld):
+        world = make(capacity, (ranks,))
+        flow = world.flow(Carriage(np.arange(ranks), np.zeros(ranks, int), (volley,)))
+        graph = world.graph(one_by_one(ranks, [COMPUTE, COLLECTIVE], [flow]))
+        world.job(0, np.zeros(ranks))
+        world.feed(0, graph, value, np.ones(1))
+        world.final(0)
+        assert world.run(1 << 40) == STUCK
+        found.append(world.take(0)[1])
+    np.testing.assert_allclose(*found, rtol=1e-12)
+
+
 @pytest.mark.parametrize("make", [CompiledWorld, PythonWorld])
 def test_durations_that_are_known_late_delay_nobody(make):
     """A byte a ns, two ranks that send 50 bytes each in both steps, each on its own.

@@ -480,48 +480,45 @@ typedef struct {
     char *shared; /* others may be there at the same time */
 } Routes;
 
-static int is_same_route(const Routes *r, i64 one, i64 other) {
-    i64 hops = r->start[one + 1] - r->start[one];
-    if (hops != r->start[other + 1] - r->start[other]) return 0;
-    const i32 *here = r->link + r->start[one], *there = r->link + r->start[other];
-    for (i64 h = 0; h < hops; h++)
-        if (here[h] != there[h] || r->shared[r->start[one] + h]) return 0;
-    return 1;
+/* Whether two messages leave together, go the same way, and both of their ends wait for both. */
+static int are_joint(const Stage *s, const Routes *r, i64 one, i64 other) {
+    i64 here = r->start[one], there = r->start[other], hops = r->start[one + 1] - here;
+    return one != other && s->gate[one] == s->gate[other] && s->other[one] == s->other[other]
+        && s->latency[one] == s->latency[other] && hops == r->start[other + 1] - there
+        && !memcmp(r->link + here, r->link + there, (size_t)hops * sizeof(i32));
 }
 
-/* Make one message of those between the same two participants, over the same links, which no others
-   take: they leave together, and both ends wait for all of them. */
-static void join(Stage *s, Routes *r, i32 participants) {
-    Lists by_gate = lists_of(participants, s->count, s->gate);
-    i32 *last = allocate(participants, sizeof(i32)), kept = 0; /* last: by target, from 1 */
-    char *gone = allocate(s->count, 1);
-    for (i32 k = 0; k < by_gate.start[participants]; k++) {
-        i32 m = by_gate.entry[k], to = s->other[m];
-        if (to < 0) continue;
-        i32 n = last[to] - 1;
-        if (n >= 0 && s->gate[n] == s->gate[m] && is_same_route(r, n, m))
-            s->bytes[n] += s->bytes[m], gone[m] = 1;
-        else last[to] = m + 1;
-    }
+/* A link is shared by the messages of the round, too. But those that are joint, over links that no
+   others take, become one. */
+static void share_within(const World *w, Stage *s, Routes *r, int may_join) {
+    i32 *on = allocate(w->links, sizeof(i32)), kept = 0; /* on: the first message; minus its place */
+    char *others = allocate(w->links, 1); /* 1: only joint ones besides the first, 2: any */
+    for (i32 m = 0; m < s->count; m++)
+        for (i64 h = r->start[m]; h < r->start[m + 1]; h++) {
+            i32 *first = &on[r->link[h]];
+            if (!*first) *first = m + 1;
+            else if (!may_join || !are_joint(s, r, *first - 1, m)) others[r->link[h]] = 2;
+            else others[r->link[h]] |= 1;
+        }
     for (i32 m = 0; m < s->count; m++) {
-        if (gone[m]) continue;
-        i64 first = r->start[m], hops = r->start[m + 1] - first, to = r->start[kept];
-        memmove(r->link + to, r->link + first, (size_t)hops * sizeof(i32));
-        memmove(r->shared + to, r->shared + first, (size_t)hops);
+        i64 from = r->start[m], hops = r->start[m + 1] - from, to = r->start[kept];
+        int is_shared = !hops;
+        for (i64 h = from; h < from + hops; h++) is_shared |= r->shared[h] || others[r->link[h]] > 1;
+        for (i64 h = from; h < from + hops; h++) r->shared[h] |= is_shared && others[r->link[h]];
+        i32 *first = is_shared ? NULL : &on[r->link[from]];
+        if (first && *first < 0) {
+            s->bytes[-*first - 1] += s->bytes[m];
+            continue;
+        }
+        memmove(r->link + to, r->link + from, (size_t)hops * sizeof(i32));
+        memmove(r->shared + to, r->shared + from, (size_t)hops);
         s->gate[kept] = s->gate[m], s->other[kept] = s->other[m], s->hop[kept] = s->hop[m];
         s->bytes[kept] = s->bytes[m], s->latency[kept] = s->latency[m];
         r->start[++kept] = to + hops;
+        if (first) *first = -kept;
     }
     s->count = kept;
-    lists_free(&by_gate), free(last), free(gone);
-}
-
-/* A link is shared by the messages of the round, too. */
-static void share_within(const World *w, const Stage *s, Routes *r) {
-    i32 *on = allocate(w->links, sizeof(i32));
-    for (i64 h = 0; h < r->start[s->count]; h++) on[r->link[h]]++;
-    for (i64 h = 0; h < r->start[s->count]; h++) r->shared[h] |= on[r->link[h]] > 1;
-    free(on);
+    free(on), free(others);
 }
 
 void world_stage(World *w, i64 flow, i64 count, const i32 *gate, const i32 *other,
@@ -536,8 +533,7 @@ void world_stage(World *w, i64 flow, i64 count, const i32 *gate, const i32 *othe
     s->latency = copy_of(latency, count, sizeof(double));
     Routes r = {copy_of(routes, count + 1, sizeof(i64)), copy_of(links, routes[count], sizeof(i32)),
                 copy_of(others, routes[count], 1)};
-    if (!f->closed && !ring && f->steady <= 0 && !f->lasting) join(s, &r, f->participants);
-    share_within(w, s, &r);
+    share_within(w, s, &r, !f->closed && !ring && f->steady <= 0 && !f->lasting);
     const i64 *route = r.start;
     const i32 *link = r.link;
     gate = s->gate, other = s->other, bytes = s->bytes, latency = s->latency, count = s->count;
