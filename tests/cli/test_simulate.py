@@ -141,6 +141,16 @@ def test_a_long_run_says_so_first(scenario):
     assert seconds > 60
 
 
+def test_messages_of_the_steps_that_average_are_told(scenario):
+    """Four in 20 steps, and not the first: 2 * 7 rounds of 8 messages in each."""
+    sets = ["cluster.nodes=8", "fabric.kind=leaf_spine", "fabric.oversubscription=4",
+            "fabric.nodes_per_leaf=2", "job.placement=random", "collectives.algorithm=ring",
+            "run.steps=20", "noise=[{kind='normal'}]", "strategy.kind=local_sgd",
+            "strategy.every=5"]  # fmt: skip
+    messages, _ = simulation.estimate_run(simulation.set_up(load(Path(scenario), sets)))
+    assert messages == 4 * 2 * 8 * 7
+
+
 def test_that_a_run_is_long_is_known_before_its_first_step(scenario, monkeypatch):
     """Rings of 256 in random order, 10 a step: of messages that are all followed nothing is run."""
     sets = ["cluster.nodes=256", "fabric.kind=leaf_spine", "fabric.oversubscription=4",

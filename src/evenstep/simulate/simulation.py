@@ -176,7 +176,7 @@ def estimate_run(setup: Setup) -> tuple[int, float]:
         first = replace(scenario, run=replace(scenario.run, steps=1, warm_up=0))
         run = _Run(replace(setup, scenario=first), None)
         run.result(None)
-        messages = run.followed * steps
+        messages = max(messages, run.followed * steps)  # of steps that average: not the first
     sizes = np.array([len(role.operations) for role in setup.graph.roles])
     operations = int(sizes[setup.graph.role].sum())
     return messages, messages * MESSAGE_S + operations * steps * OPERATION_S

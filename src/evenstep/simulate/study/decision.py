@@ -199,9 +199,8 @@ def _whole_periods(data: dict[str, Any], option: DecisionOption) -> DecisionOpti
     every = [text for text in option.sets if text.startswith("strategy.every=")]
     run, period = change(data, ()).run, int(every[0].partition("=")[2]) if every else 1
     steps = run.steps + (run.warm_up - run.steps) % period
-    return (
-        option if steps == run.steps else replace(option, sets=(*option.sets, f"run.steps={steps}"))
-    )
+    more = () if steps == run.steps else (f"run.steps={steps}",)
+    return replace(option, sets=(*option.sets, *more))
 
 
 class OptionRun(NamedTuple):
@@ -268,12 +267,10 @@ def most_throughput(rows: Iterable[DecisionRow]) -> DecisionRow:
 def _because(
     best: DecisionRow, rows: Sequence[DecisionRow], limits: Limits, other: DecisionRow | None
 ) -> str:
-    first = rows[0]
-    text = f"most throughput of {len(rows)} options within {_name_limits(limits)}"
+    first, within = rows[0], f"within {_name_limits(limits)}"
+    text = f"most throughput of {len(rows)} options {within}"
     if best.option == first.option:
-        text = (
-            f"nothing else within {_name_limits(limits)} brings more than {100 * EQUAL:g} % over it"
-        )
+        text = f"nothing else {within} brings more than {100 * EQUAL:g} % over it"
     else:
         text += f": {_gain(best, first)} over waiting for everybody, CV {best.cv:.3g}"
     faster = [
