@@ -217,6 +217,36 @@ def test_a_link_is_shared_where_several_may_be_on_it_at_once(some, may_share):
             assert (found.rank[stage.other] - use.first).tolist() == laid.round.target.tolist()
 
 
+@pytest.mark.parametrize(("imbalance", "own"), [(0.0, 4), (0.5, 1)])
+def test_all_that_one_sends_shares_its_link_only_where_it_does_not_end_at_once(imbalance, own):
+    """Of tokens for four experts: the first sends as much to each of the others."""
+    use = used(
+        FABRICS[0], "ring", "work.kind=experts", "work.tensor_parallel=4", "work.message_bytes=1MB",
+        f"work.expert_imbalance={imbalance}",
+    )  # fmt: skip
+    ((stage,),) = [made.stages for made in carriages((use,), len(use.flow.capacity), 8).values()]
+    shared = set(stage.link[stage.shared].tolist())
+    assert shared == shared_by_definition((use,))
+    assert len(set(stage.link.tolist()) - shared) == own
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "nics", "expected"),
+    [("ring", 1, [8]), ("ring", 2, [0]), ("hierarchical", 1, [2, 4, 2]), ("tree", 1, [0])],
+)
+def test_rings_are_told_as_such_where_every_participant_sends_once(algorithm, nics, expected):
+    """On four nodes of two GPUs. Of two rings side by side every rank is in both."""
+    use = used(FABRICS[0], algorithm, "cluster.gpus_per_node=2", f"cluster.nics_per_node={nics}")
+    (made,) = carriages((use,), len(use.flow.capacity), 8).values()
+    assert sorted({stage.ring for stage in made.stages}) == sorted(set(expected))
+    for stage, ring in zip(made.stages, expected, strict=False):
+        assert stage.ring == ring
+        if ring:
+            assert sorted(stage.gate) == list(range(len(made.rank)))
+            following = np.roll(stage.gate.reshape(-1, ring), -1, axis=1)
+            assert stage.other.tolist() == following.reshape(-1).tolist()
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_beside_what_is_followed_only_what_ends_after_all_entries_is_closed(algorithm):
     """Of two jobs on a switch that share no link, and a third flow that shares those of the one."""

@@ -1,6 +1,9 @@
 """The engine against the definition of a fluid network: worlds drawn at random."""
 
+import resource
+import weakref
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +15,11 @@ from evenstep.simulate.wires.interface import (
     COLLECTIVE,
     COMPUTE,
     PAUSED,
+    SLOWED,
     STUCK,
     Carriage,
     MessageVolley,
+    StepPlan,
 )
 from evenstep.simulate.wires.world import CompiledWorld
 from evenstep.simulate.wires.world_python import PythonWorld
@@ -81,6 +86,112 @@ def test_rings_of_which_few_messages_share_links_are_as_if_followed(seed):
 def test_long_messages_beside_several_rings_are_as_if_followed(seed):
     drawn = Halved(seed)
     assert furthest(drawn.told(CompiledWorld), drawn.told(PythonWorld)) <= 1e-9
+
+
+@pytest.mark.parametrize("make", [CompiledWorld, PythonWorld])
+def test_a_message_without_bytes_or_without_links_takes_its_latency(make):
+    """Nothing of it is on a link, so that the other message has the link to itself."""
+    ranks, route = np.arange(3), np.array([0, 1, 1, 2])
+    size, latency = np.array([0.0, 50.0, 60.0]), np.array([7.0, 9.0, 11.0])
+    hop = latency + np.array([0.0, 0.0, 30.0])
+    volley = MessageVolley(ranks, ranks * 0 - 1, size, latency, hop, route, np.array([1, 0]))
+    world = make(np.array([2.0, 3.0]), (3,))
+    plan = one_by_one(3, [COLLECTIVE], [world.flow(Carriage(ranks, ranks, (volley,)))])
+    world.job(0, np.zeros(3))
+    world.feed(0, world.graph(plan), np.zeros((1, 3)), np.ones(1))
+    world.final(0)
+    assert world.run(1 << 40) == STUCK
+    assert world.take(0)[1].tolist() == [[7.0, 9.0, 41.0]]
+    assert world.peak_gBps.tolist() == [2.0, 0.0]
+
+
+@pytest.mark.parametrize("make", [CompiledWorld, PythonWorld])
+@pytest.mark.parametrize("lag", [1, 3])
+def test_only_as_many_finished_steps_are_kept_as_others_need(make, lag):
+    """A rank computes 10 once what another of its streams did in 35, `lag` steps ago, is over."""
+    zero, one = np.zeros(2, int), np.array([0, 1])
+    plan = StepPlan(
+        role=zero[:1], start=2 * one, kind=zero + COMPUTE, stream=one, instance=zero,
+        soft=zero - 1, need_start=np.arange(3), need=1 - one, back=np.array([lag, 0]),
+        flow=zero[:0],
+    )  # fmt: skip
+    world = make(np.ones(1), (1,))
+    world.job(0, np.zeros(1), lag=lag)
+    graph, kept, first, second = world.graph(plan), [], [0.0], [0.0] * lag
+    for _ in range(30):
+        assert world.run(1 << 40) == 0
+        world.feed(0, graph, np.array([[10.0], [35.0]]), np.ones(0))
+        assert world.run(1 << 40) == 0
+        _, end = world.take(0)
+        first.append(max(first[-1], second[-lag]) + 10)
+        second.append(max(first[-1], second[-1]) + 35)
+        assert end[:, 0].tolist() == [first[-1], second[-1]]
+        kept.append(weakref.ref(end.base))
+        del end, _
+    alive = {id(rows) for one in kept if (rows := one()) is not None}
+    assert len(alive) <= lag + (make is CompiledWorld)  # one of which is written anew
+
+
+@pytest.mark.parametrize("make", [CompiledWorld, PythonWorld])
+def test_a_computation_is_slower_as_long_as_its_collective_is_in_flight(make):
+    """20 of work at two thirds of the pace: all of it, 8 of it until 12, and none of it."""
+    ranks, zero = np.arange(3), np.zeros(3, int)
+    size = np.array([100.0, 12.0, 12.0])
+    volley = MessageVolley(ranks, zero - 1, size, zero * 0.0, size, np.arange(4), ranks)
+    world = make(np.ones(3), (3,))
+    flow = world.flow(Carriage(ranks, ranks, (volley,)))
+    plan = StepPlan(
+        role=zero, start=np.array([0, 3]), kind=np.array([COMPUTE, SLOWED, COLLECTIVE]),
+        stream=np.array([0, 0, 1]), instance=np.array([-1, -1, 0]), soft=np.array([-1, 2, -1]),
+        need_start=np.zeros(4, int), need=zero[:0], back=zero[:0], flow=np.array([flow]),
+    )  # fmt: skip
+    world.job(0, np.zeros(3), slowdown=0.5)
+    value = np.array([[0.0, 0.0, 50.0], [20.0] * 3, [0.0] * 3])
+    world.feed(0, world.graph(plan), value, np.ones(1))
+    world.final(0)
+    assert world.run(1 << 40) == STUCK
+    enter, end = world.take(0)
+    np.testing.assert_allclose(enter, [[0, 0, 0], [0, 0, 50], [0, 0, 0]], atol=1e-6)
+    np.testing.assert_allclose(end, [[0, 0, 50], [30, 24, 70], [100, 12, 12]], atol=1e-6)
+
+
+@pytest.mark.parametrize("make", [CompiledWorld, PythonWorld])
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize("joined", [True, False])
+def test_a_ring_of_some_scale_begins_after_launch_and_takes_latency_as_it_is(make, closed, joined):
+    """Bytes, but not latencies, are those of its scale: each hop takes 1 and twice 3."""
+    place, begin, prepared = np.arange(3), np.array([4.0, 9.0, 0.0]), np.array([2.0, 0.0, 30.0])
+    volley = MessageVolley(
+        place, np.roll(place, -1), np.full(3, 3.0), np.ones(3), np.full(3, 4.0), np.arange(4),
+        place, ring=3, repeats=2,
+    )  # fmt: skip
+    world = make(np.ones(3), (3,))
+    carriage = Carriage(place, place * 0, (volley,), closed=closed, joined=joined, launch_ns=5.0)
+    plan = one_by_one(3, [COLLECTIVE], [world.flow(carriage)])
+    world.job(0, begin)
+    world.feed(0, world.graph(plan), prepared[None], np.full(1, 2.0))
+    world.final(0)
+    assert world.run(1 << 40) == STUCK
+    enter, end = world.take(0)
+    expected = begin + prepared + 5
+    if joined:
+        expected = np.full(3, expected.max())
+    for _ in range(2):
+        expected = np.maximum(expected + 7, np.roll(expected + 7, 1))
+    np.testing.assert_allclose([enter[0], end[0]], [begin, expected], atol=1e-6)
+
+
+def test_a_world_that_is_gone_leaves_its_memory():
+    def resident() -> int:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * resource.getpagesize()
+
+    capacity = np.ones(1 << 19)
+    CompiledWorld(capacity, (1,))
+    before = resident()
+    for _ in range(24):
+        CompiledWorld(capacity, (1,))
+    assert resident() - before < 12 * capacity.nbytes
 
 
 def _ring_over(first: int, links: tuple[int, ...], size: float, rounds: int) -> Carriage:
@@ -239,6 +350,9 @@ def test_durations_that_are_known_late_delay_nobody(make):
             "work.gradient_bytes=400MB",
         ),
         ("fabric.changes=[{links='node1.nic0.send', factor=0.5}]",),
+        ("collectives.algorithm=nccl", "cluster.gpus_per_node=2", "collectives.launch_us=50"),
+        ("collectives.algorithm=hierarchical", "cluster.gpus_per_node=2", "work.buckets=2"),
+        ("collectives.algorithm=server", "fabric.kind=leaf_spine", "fabric.nodes_per_leaf=2"),
     ],
 )
 def test_whole_jobs_are_the_same_without_a_compiler(sets, monkeypatch):

@@ -60,7 +60,6 @@ class JobEngine:
         times = self._world.under_way(0, number)
         self._under_way.append(FinishedStep(self.fed, graph, begin, *times, held, disturbance))
         self.fed += 1
-        self._reveal(number)
 
     def _reveal(self, place: int) -> bool:
         """Work out durations of ranks that have come to a step; return whether there are any."""

@@ -31,13 +31,12 @@ class CompiledWorld:
         library = _library()
         assert library is not None
         self._c = library
-        self._ranks = sum(ranks)
         self._links = len(capacity)
         self._rows: list[deque[Array]] = [deque() for _ in ranks]  # of steps under way
         self._past: list[deque[Array]] = [deque() for _ in ranks]  # of steps that may be needed
         self._spare: list[list[Array]] = [[] for _ in ranks]  # of those that are not
         self._of_job = ranks
-        self._lag = [0] * len(ranks)
+        self._lag: dict[int, int] = {}
         self._widths: list[int] = []  # of each graph's widest role
         self._world = ctypes.c_void_p(
             library.world_new(

@@ -50,8 +50,8 @@ class _Step:
 class _Job:
     first: int
     ranks: int
-    lag: int = 0
-    slowdown: float = 0.0
+    lag: int = field(init=False)
+    slowdown: float = field(init=False)
     final: bool = False
     steps: list[_Step | None] = field(default_factory=list)
     taken: int = 0
