@@ -63,6 +63,16 @@ def test_the_head_advises_what_mends_its_own_finding(
     assert " ".join(words) == "Do look at rank 3. Cost: a look."
 
 
+def test_the_head_says_what_the_gain_is_a_share_of(
+    diagnosis: Diagnosis, trace: Trace, steps: Columns
+) -> None:
+    lost = replace(diagnosis.findings[0], mode="restart_amplification")
+    text = html.render(replace(diagnosis, findings=[lost]), trace, steps=steps)
+    best = re.search(r'class="best">(.*?)</p>', text, re.S)
+    assert best
+    assert "of the job's time" in unescape(best[1])
+
+
 def test_every_cell_of_the_heat_map_is_the_tables_number(page: Page, steps: Columns) -> None:
     for metric in ("wait", "lateness"):
         cells = page.column("grid", f"{metric}_us")
