@@ -102,8 +102,7 @@ def _diagnose_sizes(
     """Diagnose runs of different sizes together, shown with the largest of them."""
     together = diagnose_together(points)
     largest = results[max(range(len(points)), key=lambda at: points[at].ranks)]
-    shown = _render(together, largest.answers, form)
-    return largest._replace(diagnosis=together, shown=shown)
+    return largest._replace(diagnosis=together, shown=_render(together, largest.answers, form))
 
 
 def _write_page(args: argparse.Namespace, told: DiagnosedTrace, trace: Trace) -> None:

@@ -130,5 +130,4 @@ def _number(events: Columns) -> Columns:
     ends = np.where((events.flags & int(Flag.ON_DEVICE)) != 0, 0, ends)
     order = np.lexsort([-ends, events.enter_ns, events["rank"]])
     events = events.select(order)
-    seq = positions_by_key(events["rank"]) + 1
-    return events.with_column("seq", seq.astype(np.uint64))
+    return events.with_column("seq", (positions_by_key(events["rank"]) + 1).astype(np.uint64))

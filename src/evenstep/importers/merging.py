@@ -34,8 +34,7 @@ def unite(start: Array, end: Array) -> tuple[Array, Array]:
     order = np.argsort(start, kind="stable")
     start, reach = start[order], np.maximum.accumulate(end[order])
     new = np.append(True, start[1:] > reach[:-1])
-    last = np.append(np.flatnonzero(new)[1:] - 1, len(start) - 1)
-    return start[new], reach[last]
+    return start[new], reach[np.append(np.flatnonzero(new)[1:] - 1, len(start) - 1)]
 
 
 def subtract(start: Array, end: Array, off_start: Array, off_end: Array) -> tuple[Array, Array]:

@@ -62,8 +62,7 @@ class Setup:
     info: RunInfo
 
     def graph_of(self, number: int) -> JobGraph:
-        averages = (number + 1) % self.scenario.strategy.every == 0
-        return self.graph if averages else self.between
+        return self.graph if (number + 1) % self.scenario.strategy.every == 0 else self.between
 
     @property
     def flows(self) -> list[Flow]:

@@ -161,8 +161,7 @@ def _by_time(ops: Columns, role: Role, sent: Array, computes: Array) -> Array:
     at = np.searchsorted(line, asked, side="left" if received else "right") - (not received)
     inside = (at >= 0) & (at < len(computes))
     at = np.where(inside, at, 0)
-    same = ops.worker[computes[at]] == ops.worker[sent]
-    return np.asarray(np.where(inside & same, at, -1))
+    return np.asarray(np.where(inside & (ops.worker[computes[at]] == ops.worker[sent]), at, -1))
 
 
 def needs_other_end(ops: Columns, role: Role, computes: Array) -> Array:

@@ -41,5 +41,4 @@ def parse_ranks(text: str) -> tuple[int, ...]:
 
 def group_uid(ranks: Iterable[int], name: str) -> str:
     """Identity of a process group, the same on every rank: a hash of its ranks and name."""
-    text = f"{format_ranks(ranks)}/{name}"
-    return blake2b(text.encode(), digest_size=8).hexdigest()
+    return blake2b(f"{format_ranks(ranks)}/{name}".encode(), digest_size=8).hexdigest()

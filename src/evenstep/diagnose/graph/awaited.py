@@ -108,8 +108,7 @@ def _in_stream(rows: Columns, gaps: Gaps) -> Array:
 def on_all_lanes(rows: Columns, row: Array, which: Array, number: Array) -> Array:
     """The numbers of which nearly always all lanes that enter an operation are among these rows."""
     entered = rows.operation[row]
-    others = np.bincount(entered, ~which)[entered] > 0
-    return means(~others, number) > NEARLY_ALL
+    return means(~(np.bincount(entered, ~which)[entered] > 0), number) > NEARLY_ALL
 
 
 def usual_shares(rows: Columns, operations: Columns, gaps: Gaps) -> Array:
@@ -290,5 +289,4 @@ def places_of(rows: Columns, entered: Array) -> Array:
     opens = begins(rows.lane, rows.step)
     step, first = np.cumsum(opens) - 1, np.flatnonzero(opens)
     place = np.arange(len(rows)) - first[step]
-    whole = np.add.reduceat(row_hash([place, entered]), first)
-    return row_numbers(whole[step], place)
+    return row_numbers(np.add.reduceat(row_hash([place, entered]), first)[step], place)

@@ -113,8 +113,7 @@ class Gaps(NamedTuple):
     def known(self, unseen: Array) -> Array:
         """Whether the usual work of each gap's kind is known: that of mostly hidden kinds is not,
         unless others between the same two kinds of entries are seen."""
-        seen = self.seen(unseen)
-        return np.asarray(np.bincount(self.pair, seen)[self.pair] > 0)
+        return np.asarray(np.bincount(self.pair, self.seen(unseen))[self.pair] > 0)
 
     def misfit(self, share: Array, pace: Array) -> tuple[Array, Array]:
         """Of each kind, the mean absolute difference of its gaps from what they would last in pace,

@@ -152,8 +152,7 @@ def _entry_rows(rows: Columns, waits: Array) -> Columns:
     kept = (enter >= 0) | (wait >= 0)
     if "after" in rows:
         rows = rows.with_column("after", np.where(rows.decides, rows.after, NONE))
-    table = _table(rows, enter, wait, np.where(wait >= 0, CALL, ENTRY))
-    return table.select(kept)
+    return _table(rows, enter, wait, np.where(wait >= 0, CALL, ENTRY)).select(kept)
 
 
 # -- hosts -----------------------------------------------------------------------------------------

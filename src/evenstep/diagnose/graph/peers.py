@@ -149,8 +149,7 @@ def beginning(graph: Graph) -> Array:
     sends = np.flatnonzero(passed[rows.enter] & (source[rows.enter] == rows.lane))
     cell = rows["index"][sends] * lanes + rows.lane[sends]
     np.minimum.at(sent_ns, cell, rows.at_ns[sends])
-    earlier = sent_ns < _first_came_ns(graph)
-    return np.asarray(earlier.reshape(-1, lanes).mean(axis=0) > MOST)
+    return np.asarray((sent_ns < _first_came_ns(graph)).reshape(-1, lanes).mean(axis=0) > MOST)
 
 
 def _first_came_ns(graph: Graph) -> Array:

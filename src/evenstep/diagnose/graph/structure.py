@@ -218,8 +218,7 @@ def overlap(graph: Graph, lane: Array, start: Array, end: Array) -> Array:
     issued = np.clip(issued, begin, at)
     covered = Intervals(lane, start, end)
     until = length_before(covered, graph.rows.lane, issued)
-    since = length_before(covered, graph.rows.lane, begin)
-    return np.asarray(until - since)
+    return np.asarray(until - length_before(covered, graph.rows.lane, begin))
 
 
 def overlap_of_issues(graph: Graph, lane: Array, start: Array, end: Array) -> Array:

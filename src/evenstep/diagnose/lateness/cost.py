@@ -254,8 +254,7 @@ class Blame(NamedTuple):
         place, such as its node."""
         side = int(place.max(initial=-1)) + 1
         cell = place[self.victim] * side + place[self.culprit]
-        total = np.bincount(cell, weights=self.lost_ns, minlength=side * side)
-        return total.reshape(side, side)
+        return np.bincount(cell, weights=self.lost_ns, minlength=side * side).reshape(side, side)
 
     @property
     def windows(self) -> list[tuple[int, int]]:

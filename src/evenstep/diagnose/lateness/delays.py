@@ -238,5 +238,4 @@ def _phase_of(grid: StepGrid) -> Array:
     unclaimed = np.maximum(grid.duration_ns - known - grid.held_ns, 0)
     phases[Phase.OTHER] = above_others(unclaimed)
     names = np.array([int(phase) for phase in phases])
-    largest = np.argmax(np.stack(list(phases.values())), axis=0)
-    return np.asarray(names[largest])
+    return np.asarray(names[np.argmax(np.stack(list(phases.values())), axis=0)])

@@ -37,8 +37,7 @@ def critical_path(case: Case) -> Path:
     column = lost.argmax(axis=1) if ranks else np.zeros(steps, int)
     rows = np.arange(steps)
     clear = lost[rows, column] / max(ranks - 1, 1) > SMALLEST_SHARE * grid.step_ns
-    phase = case.delays.phase[rows, column]
-    return Path(grid.steps, np.where(clear, column, NOBODY), phase)
+    return Path(grid.steps, np.where(clear, column, NOBODY), case.delays.phase[rows, column])
 
 
 def entropy(counts: Array) -> float:

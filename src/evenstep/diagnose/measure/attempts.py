@@ -325,8 +325,7 @@ def hung_first(
 
 def gave_up(facts: Mapping[str, Any]) -> bool:
     """Whether a timeout ended a rank: what it waited for did not come."""
-    message = (facts.get("raised") or {}).get("message", "")
-    return TIMEOUT.search(message) is not None
+    return TIMEOUT.search((facts.get("raised") or {}).get("message", "")) is not None
 
 
 def _gave_up_ns(info: RankInfo) -> float:

@@ -194,8 +194,7 @@ def call_of(rows: Columns, index: int) -> EnteredCall:
     op = int(rows.op[index])
     side = _ALIKE.get(op)
     size = int(rows[side][index]) if side else None
-    dtype = int(rows.dtype[index]) if side else 0
-    return EnteredCall(op, size, dtype, int(rows.name[index]))
+    return EnteredCall(op, size, int(rows.dtype[index]) if side else 0, int(rows.name[index]))
 
 
 def calls_before(

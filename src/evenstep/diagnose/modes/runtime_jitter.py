@@ -419,8 +419,7 @@ def _at_once(graph: Graph, own_ns: Array, lanes: Array | slice = ALL) -> Change:
     """The change to hosts of these lanes that issue at once, and to this own work of all rows."""
     theirs = np.isin(graph.rows.lane, np.arange(len(graph.ranks))[lanes])
     issues = np.unique(graph.host[theirs & (graph.host >= 0)])
-    took = np.minimum(graph.took_ns[issues], 0.0)
-    return Change(np.arange(len(own_ns)), own_ns, issues, took)
+    return Change(np.arange(len(own_ns)), own_ns, issues, np.minimum(graph.took_ns[issues], 0.0))
 
 
 def _work_when_late(case: Case, late: Array, issued: Array) -> Array:

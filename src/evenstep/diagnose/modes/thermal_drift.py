@@ -78,8 +78,7 @@ def _risen(at: Array, excess: Array, own: Array) -> Drift | None:
         return None
     if 2 * float((risen[onset:] - risen[0]).mean()) < float(excess[onset:].mean()):
         return None
-    start = float(np.median(own[: max(len(own) // 8, 1)]))
-    return Drift(-1, growth, start, onset, rise)
+    return Drift(-1, growth, float(np.median(own[: max(len(own) // 8, 1)])), onset, rise)
 
 
 def find(case: Case) -> list[Finding]:

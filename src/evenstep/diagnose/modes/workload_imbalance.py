@@ -72,8 +72,7 @@ def _recurs(drawn: Array) -> bool:
 
     chance, lags = ((np.bincount(drawn) / len(drawn)) ** 2).sum(), np.arange(1, len(drawn) // 2 + 1)
     again = np.array([np.count_nonzero(drawn[lag:] == drawn[:-lag]) for lag in lags])
-    by_chance = bdtrc(again - 1, len(drawn) - lags, chance)
-    return bool(len(lags) * by_chance.min(initial=1.0) < SURE)
+    return bool(len(lags) * bdtrc(again - 1, len(drawn) - lags, chance).min(initial=1.0) < SURE)
 
 
 def _dealt_out(cells: Array) -> bool:

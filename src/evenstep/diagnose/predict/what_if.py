@@ -134,8 +134,7 @@ def _columns(case: Case, spec: Spec) -> Array:
         wanted = [rank for rank, info in case.trace.ranks.items() if info.node == spec.target]
         return np.isin(case.grid.ranks, wanted)
     if spec.subject in _COLUMN:
-        place = _in_table(case, case.grid.ranks, _COLUMN[spec.subject])
-        return np.isin(place, spec.numbers)
+        return np.isin(_in_table(case, case.grid.ranks, _COLUMN[spec.subject]), spec.numbers)
     return np.isin(case.grid.ranks, spec.numbers)
 
 

@@ -169,8 +169,7 @@ class _Reader:
 
     def _on_device(self, tables: Sequence[str], what: str, text: str) -> Columns:
         found = self._rows(tables, _ON_DEVICE, what, [text], name=self.names.number)
-        device = np.maximum(found.device, 0)
-        return found.with_columns(process=found.process >> 24, device=device)
+        return found.with_columns(process=found.process >> 24, device=np.maximum(found.device, 0))
 
     def _kernels(self) -> Columns:
         named = (text for text in ("shortName", "demangledName") if self._has(KERNELS, text))
@@ -238,5 +237,4 @@ def _possible(start: Array, end: Array, earliest: int) -> Array:
     """Which times are possible: no session is longer than some days, whenever its clock began."""
     sane = (start >= earliest) & (end >= start) & (end < LATEST_NS)
     middle = int(np.median(start[sane])) if sane.any() else 0
-    near = (np.abs(start - middle) < LONGEST_NS) & (end - start < LONGEST_NS)
-    return np.asarray(sane & near)
+    return np.asarray(sane & (np.abs(start - middle) < LONGEST_NS) & (end - start < LONGEST_NS))

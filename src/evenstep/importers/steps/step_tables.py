@@ -436,8 +436,7 @@ def _continued(rank: Array, time: Array, fall: float = 0.0, more: float | None =
 
 def _seconds(time: Array) -> Array:
     """Times in seconds: those since 1970 may be in ms, µs or ns."""
-    largest = float(np.nanmax(time, initial=1.0))
-    return time / 1000.0 ** max(int(np.log10(largest) - 8) // 3, 0)
+    return time / 1000.0 ** max(int(np.log10(float(np.nanmax(time, initial=1.0))) - 8) // 3, 0)
 
 
 def _metrics(path: Path, tags: Scalars, own: int, limits: list[str]) -> list[Timed]:

@@ -165,8 +165,7 @@ def _own_start(records: Columns, steps: Columns) -> Array:
     if not keys.size:
         return np.asarray(records.enter_ns)
     place = np.minimum(np.searchsorted(keys, _key(records)), keys.size - 1)
-    starts = steps.start_ns[of][place]
-    return np.where(keys[place] == _key(records), starts, records.enter_ns)
+    return np.where(keys[place] == _key(records), steps.start_ns[of][place], records.enter_ns)
 
 
 def _key(rows: Columns) -> Array:

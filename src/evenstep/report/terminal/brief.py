@@ -76,8 +76,7 @@ def _sureness(finding: Finding) -> str:
     sure = sureness(finding.confidence)
     if low is None or high is None or not low <= finding.severity <= high:
         return sure
-    apart = percent(low) != percent(high)
-    return f"{sure}; {percent(low)} to {percent(high)}" if apart else sure
+    return f"{sure}; {percent(low)} to {percent(high)}" if percent(low) != percent(high) else sure
 
 
 def _numbers(diagnosis: Diagnosis, style: Style) -> Iterator[str]:

@@ -115,8 +115,7 @@ class _Family(NamedTuple):
 def _own(values: Array, phase: str, length_ns: float, *, sigma: float) -> list[Noise]:
     """Noise of each rank in each step; `sigma` of it is lasting noise."""
     if len(values) < FEWEST:
-        left = math.sqrt(max(float(values.var()) - sigma**2, 0.0))
-        return _plain(left, phase)
+        return _plain(math.sqrt(max(float(values.var()) - sigma**2, 0.0)), phase)
     middle = float(np.median(values))
     families = [_normal(values, phase, sigma)]
     if sigma == 0.0:

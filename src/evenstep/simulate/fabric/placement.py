@@ -29,8 +29,7 @@ def place(scenario: Scenario, network: Network) -> Placement:
     neighbours = _neighbours(scenario)
     taken = np.concatenate([np.zeros(0, np.int64), *neighbours]).astype(np.int64)
     need = -(-scenario.ranks // scenario.cluster.gpus_per_node)
-    nodes = _nodes(scenario, network, taken, need)
-    return seat(network, nodes, scenario.ranks, neighbours)
+    return seat(network, _nodes(scenario, network, taken, need), scenario.ranks, neighbours)
 
 
 def seat(

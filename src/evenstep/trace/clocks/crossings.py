@@ -45,8 +45,7 @@ class Crossings(NamedTuple):
 
     def rows_by_clock(self) -> list[Array]:
         order = np.argsort(self.clock, kind="stable")
-        edges = np.searchsorted(self.clock[order], np.arange(1, len(self.base)))
-        return np.split(order, edges)
+        return np.split(order, np.searchsorted(self.clock[order], np.arange(1, len(self.base))))
 
 
 class _Rows(NamedTuple):

@@ -135,8 +135,7 @@ class RunFolder:
 
 def is_closed(path: Path) -> bool:
     """Whether we may not read a file, or list a folder, which `glob` takes for empty."""
-    wanted = os.R_OK | (os.X_OK if path.is_dir() else 0)
-    return path.exists() and not os.access(path, wanted)
+    return path.exists() and not os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0))
 
 
 def read_facts(path: Path) -> dict[str, Any]:
