@@ -239,8 +239,7 @@ class Background:
         """End sharing: the store is gone, or the job is ending."""
         self._work.sharing = None
         self._control.disconnect()
-        text = f"ended: {type(error).__name__}: {error}"[:LONGEST]
-        self._parted = (self._recorder.step, text)
+        self._parted = (self._recorder.step, f"ended: {type(error).__name__}: {error}"[:LONGEST])
 
     def _record_parted(self) -> None:
         """Write into the trace that sharing has ended, if the job goes on without it."""

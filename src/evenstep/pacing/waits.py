@@ -93,5 +93,4 @@ def _step_wait(
     if floor is None or in_flight is None:
         return StepWait(None, total_ns, in_flight, None, 0, since_last_ns)
     value, lower, margin = floor
-    wait = max(0, in_flight - value)
-    return StepWait(wait, total_ns, in_flight, lower, margin, since_last_ns)
+    return StepWait(max(0, in_flight - value), total_ns, in_flight, lower, margin, since_last_ns)

@@ -56,8 +56,7 @@ def with_steps(trace: Trace, issued_ns: Array | None = None) -> tuple[Trace, str
     each = int(np.median(np.diff(cuts)))
     what = "collectives" if calls.collective.all() else "collectives and messages"
     what = f"{each} {what} that come" if each > 1 else "one call that comes"
-    text = f"steps were inferred: {what} again {len(cuts) - 1} times"
-    return divided, text
+    return divided, f"steps were inferred: {what} again {len(cuts) - 1} times"
 
 
 def with_shared_steps(trace: Trace) -> Trace:

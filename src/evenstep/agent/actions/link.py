@@ -62,8 +62,7 @@ class Turn:
         return now_ns
 
     def _others(self, now_ns: int) -> list[Post]:
-        posts = self.board.posts(now_ns + self.board.shift_ns)
-        return [post for ours, post in posts if not ours]
+        return [post for ours, post in self.board.posts(now_ns + self.board.shift_ns) if not ours]
 
     def leave(self, end_ns: int) -> None:
         self.asked_ns = 0

@@ -214,8 +214,7 @@ def _input(loaded: Array) -> tuple[list[Noise], float]:
     factor = _rank_factors(loaded)
     steady = loaded / factor
     mean = float(steady.mean())
-    noises = fit_noise(steady / max(mean, 1.0), phase="input")
-    return [*noises, *_slow(factor, "input")], mean
+    return [*fit_noise(steady / max(mean, 1.0), phase="input"), *_slow(factor, "input")], mean
 
 
 def _rank_factors(compute: Array) -> Array:
@@ -225,8 +224,7 @@ def _rank_factors(compute: Array) -> Array:
     spread = np.median(np.abs(compute - usual), axis=0) * 1.4826
     error = 1.2533 * spread / np.sqrt(len(compute))  # of a median of normal values
     factor = usual / middle
-    apart = np.abs(usual - middle) > np.maximum(4 * error, SLOW * middle)
-    return np.where(apart, factor, 1.0)
+    return np.where(np.abs(usual - middle) > np.maximum(4 * error, SLOW * middle), factor, 1.0)
 
 
 def _slow(factor: Array, phase: str = "compute") -> Iterator[Noise]:

@@ -96,8 +96,7 @@ def lasting_part(factor: Array) -> tuple[float, float] | None:
     if whole <= 0 or first < max(COMMON, noise) * whole or second < noise * whole:
         return None
     keep = min(max(second / first, 0.05), 0.999)
-    variance = min(first / keep, whole)
-    return math.sqrt(variance), -1 / math.log(keep)
+    return math.sqrt(min(first / keep, whole)), -1 / math.log(keep)
 
 
 # -- distribution of the rest ----------------------------------------------------------------------

@@ -108,8 +108,7 @@ def _channel_orders(request: Request) -> tuple[Array, int]:
     start = np.repeat(np.cumsum(width) - width, width)
     place = np.arange(request.size) - start
     turn = -(-np.arange(channels)[:, None] * each // channels)  # the first GPU of each card
-    order = request.members[:, start + (place + turn) % each]
-    return order.reshape(-1, request.size), channels
+    return request.members[:, start + (place + turn) % each].reshape(-1, request.size), channels
 
 
 def node_blocks(request: Request) -> Array:

@@ -138,8 +138,7 @@ class Network:
             wide[outside] = far
             parts = np.concatenate([parts, wide], axis=1)
         used = parts >= 0
-        start = np.concatenate([[0], np.cumsum(used.sum(axis=1))])
-        return Routes(start, parts[used])
+        return Routes(np.concatenate([[0], np.cumsum(used.sum(axis=1))]), parts[used])
 
     def _between(self, source: Array, target: Array, *, rails: bool) -> Array:
         """Links between nodes: those of the fabric, and around them those of the machines' parts,
@@ -186,9 +185,7 @@ class Network:
             path = _widen(path, width)
             path[dead] = _widen(again, width)
         dead = np.flatnonzero(self._broken(path))
-        one, other = (
-            int(ports[dead[0]]) // self.cluster.nics_per_node for ports in (source, target)
-        )
+        one, other = (int(at[dead[0]]) // self.cluster.nics_per_node for at in (source, target))
         raise ConfigError(
             f"fabric.changes: the fabric is disconnected, every path from node {one} to node "
             f"{other} has a failed link; repair one, or keep these nodes out of the job"

@@ -149,8 +149,7 @@ def _waits(done: FinishedStep, role: RankProgram, one: Operation, now: Array, mi
         return np.asarray(done.last_entries(one.instance)[mine] - now)
     waited, reached = np.zeros(len(now)), now
     for row in one.waits:
-        last = done.last_entries(role.operations[row].instance)[mine]
-        waited += np.fmax(last - reached, 0.0)
+        waited += np.fmax(done.last_entries(role.operations[row].instance)[mine] - reached, 0.0)
         reached = np.maximum(reached, done.end[row, mine])
     return waited
 

@@ -51,8 +51,7 @@ class NeighbourJob:
         """Feed the next step, with a pause and an exchange size of its own."""
         self.count(world, job)
         value = np.zeros((3, self.ranks))
-        offset = self.settings.offset_ms * 1e6 if self.turn == 0 else 0.0
-        value[0] = offset + self._pause_ns()
+        value[0] = (self.settings.offset_ms * 1e6 if self.turn == 0 else 0.0) + self._pause_ns()
         size = 1.0
         if self.settings.kind == "bursty":
             size = float(self.sizes.at(self.turn).exponential())

@@ -289,8 +289,7 @@ def summed_up(rows: Iterable[Mapping[str, Any]], axes: Iterable[str]) -> list[Co
     by_combination: dict[int, list[Mapping[str, Any]]] = {}
     for row in sorted(rows, key=lambda row: int(row["number"])):
         by_combination.setdefault(int(row["combination"]), []).append(row)
-    names = list(axes)
-    return [_combination(same, names) for same in by_combination.values()]
+    return [_combination(same, list(axes)) for same in by_combination.values()]
 
 
 def _combination(rows: list[Mapping[str, Any]], axes: list[str]) -> Combination:

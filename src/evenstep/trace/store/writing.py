@@ -121,8 +121,7 @@ def _stretch(
     found = []
     with store_database.connect(1) as connection:
         for block in np.unique(np.concatenate(owner)):
-            pairs = zip(tables, owner, strict=True)
-            mine = [table.select(of == block) for table, of in pairs]
+            mine = [table.select(of == block) for table, of in zip(tables, owner, strict=True)]
             arrays = record_arrays(Columns.concatenate([one.only(*EVENT_COLUMNS) for one in mine]))
             path = place / f"nodes-{block:05d}.parquet"
             store_database.write(connection, arrays, path)
