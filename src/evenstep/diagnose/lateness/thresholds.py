@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from evenstep.diagnose.levels import ERRORS, FEWEST, MOST, NAMED, SIGMAS
+from evenstep.diagnose.levels import FEWEST, MOST, NAMED, SIGMAS
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.statistics.interval import BLOCK_STEPS, MAD_SIGMA, student, z
 from evenstep.trace.columns import Array
@@ -54,21 +54,21 @@ def set_apart(excess: Array, event: float) -> bool:
 def chronic_ranks(
     excess: Array, grid: StepGrid, programs: Sequence[Array], *, contended: bool
 ) -> Array:
-    """Ranks whose excess is worth naming in most steps and whose median stands out of the noise;
-    or the mean median of all ranks (columns) of a program, as of a pipeline's stage."""
+    """Ranks whose excess is worth naming in most steps and whose median stands out of the noise
+    (one-sided, Bonferroni); or the mean median of all ranks (columns) of a program, as of a
+    pipeline's stage."""
     if len(excess) < FEWEST_STEPS:
         return np.zeros(grid.shape[1], bool)
     usual = np.quantile(excess, 1 - CHRONIC_STEPS, axis=0)
-    error = error_of_median(excess)
     step = float(np.median(grid.step_ns))
-    floor = np.full(len(error), CHRONIC_SHARE * step)
+    floor = np.full(grid.shape[1], CHRONIC_SHARE * step)
     if contended:
-        noise = error / np.sqrt(np.pi / 2 / len(excess))
-        floor = np.maximum(floor, np.maximum(noise, 0.1 * step))
-    found = (usual > floor) & (np.median(excess, axis=0) > ERRORS * error)
+        floor = np.maximum(_spread(excess), 0.1 * step)
+    reach = student(len(excess) - 1, 1 - BY_CHANCE / grid.shape[1])
+    found = (usual > floor) & (np.median(excess, axis=0) > reach * error_of_median(excess))
     for ranks in programs:
         whole = excess[:, ranks].mean(axis=1, keepdims=True)
-        together = bool(np.median(whole) > ERRORS * error_of_median(whole)[0])
+        together = bool(np.median(whole) > reach * error_of_median(whole)[0])
         found[ranks] |= together and (usual > floor)[ranks].all()
     return np.asarray(found)
 
@@ -118,12 +118,23 @@ def usual_lateness(excess: Array, steady: Array) -> Array:
 
 def error_of_median(values: Array) -> Array:
     """Standard error of each column's median, were its scatter about the usual value near each step
-    normal. (ranks,).
+    normal and correlated over steps, but for trends, as it mostly is in all columns. (ranks,)."""
+    steps = len(values)
+    apart, turns = values - values.mean(axis=0), np.arange(steps) - (steps - 1) / 2
+    apart -= np.outer(turns, turns @ apart / (turns @ turns))
+    length = max(min(BLOCK_STEPS, steps // FEWEST), 1)
+    whole = steps // length
+    blocks = apart[: whole * length].reshape(whole, length, -1).mean(axis=1)
+    variances = blocks.var(axis=0, ddof=2) * length, apart.var(axis=0, ddof=2)
+    correlated = max(float(np.median(variances[0] / np.maximum(variances[1], 1e-12))), 1.0)
+    return np.asarray(_spread(values) * np.sqrt(np.pi / 2 * correlated / steps))
 
-    At least that of the median rank: over few steps a rank's own scatter may be small by chance.
-    """
+
+def _spread(values: Array) -> Array:
+    """Standard deviation of each column about the usual value near each step; at least that of the
+    median rank: over few steps a rank's own scatter may be small by chance. (ranks,)."""
     noise = MAD_SIGMA * np.median(np.abs(values - local_median(values)), axis=0)
-    return np.asarray(np.maximum(noise, np.median(noise)) * np.sqrt(np.pi / 2 / len(values)))
+    return np.asarray(np.maximum(noise, np.median(noise)))
 
 
 def usual_excess(work: Array, chronic: Array) -> Array:
