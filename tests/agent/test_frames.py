@@ -47,7 +47,7 @@ def test_the_script_is_named_however_deep_in_a_library_an_exception_was_raised()
         nested = [nested]
     with pytest.raises(TypeError) as raised:
         copy.deepcopy(nested)
-    *library, script = frames_of_errors([raised.value])
+    *library, script = frames_of_errors([raised.value], "")
     assert all("copy.py>:" in frame for frame in library)
     assert script.startswith("tests/agent/test_frames.py:")
 
@@ -76,7 +76,7 @@ def test_the_script_is_named_where_a_library_raises_one_exception_from_another()
     with pytest.raises(ValueError, match="passed on") as raised:
         passed_on()
     assert raised.value.__cause__ is not None
-    frames = frames_of_errors([raised.value.__cause__, raised.value])
+    frames = frames_of_errors([raised.value.__cause__, raised.value], "")
     assert "copy.py>:" in frames[0]
     script = next(frame for frame in frames if not frame.startswith("<"))
     assert script.startswith("tests/agent/test_frames.py:")
@@ -130,7 +130,8 @@ def test_what_torch_wraps_its_functions_in_is_not_the_scripts():
     assert place.endswith("test_what_torch_wraps_its_functions_in_is_not_the_scripts")
     with pytest.raises(ZeroDivisionError) as raised:
         renamed(lambda: 1 / 0)
-    [wrapper] = [text for text in frames_of_errors([raised.value]) if text.endswith(" wrapper")]
+    found = frames_of_errors([raised.value], "")
+    [wrapper] = [text for text in found if text.endswith(" wrapper")]
     assert wrapper.startswith("<")
 
 

@@ -196,8 +196,8 @@ class Copied:
 
 @pytest.mark.parametrize(("package", "torchs"), [("sympy/core", True), ("timm/models", False)])
 def test_files_that_torch_imports_stand_in_brackets(package, torchs):
-    code = compile("1", f"/v/lib/python3.11/site-packages/{package}/function.py", "exec")
-    (text,) = frames._texts([(code, 151)])
+    file = f"/v/lib/python3.11/site-packages/{package}/function.py"
+    (text,) = frames._texts([(file, "<module>", 151)])
     assert text.startswith("<") == torchs
 
 
