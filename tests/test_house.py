@@ -32,7 +32,7 @@ BUDGET = {
     "attachment": 534, "cli": 4608, "compiled": 220,  # what needs no package
     # is listed without any; a rank that raised is told before its libraries have ended, and who
     # left first before those that lost it; a command that failed before it attached is told
-    "diagnose": 15772,  # no device begins what its host has yet to issue, in a replay too;
+    "diagnose": 15773,  # no device begins what its host has yet to issue, in a replay too;
     # kernels held by their queue are told from compute that waits; a device that lags by its last
     # kernel alone is idle; ranks of one program are late together; dumps tell what a queue hid;
     # gathers that hosts hold back, waits in a circle, roots that wait, files that are cut; work
@@ -58,10 +58,10 @@ BUDGET = {
     "reproduce": 1363,  # what a gather of ZeRO-3 took in 2021; many steps at once
     "scenario": 1167,  # a layout that a kind of work does not have is refused, a field without
     # effect is told, and what contradicts itself
-    "simulate": 8449,  # other schedules and hybrid shards are calibrated, interleaved stages and
+    "simulate": 8450,  # other schedules and hybrid shards are calibrated, interleaved stages and
     # accumulation too; rings lie side by side on nodes of unequal size, on cards of their own
     "statistics": 775,  # tails of noise came from diagnose; pulses' chance over all periods
-    "importers": 10339,  # XPlane, OTF2 and TensorBoard's files came in; calls in order, shards;
+    "importers": 10340,  # XPlane, OTF2 and TensorBoard's files came in; calls in order, shards;
     # operations of a table by any name; partial reads of tables and timelines are said; groups that
     # no profile states follow from who leaves together; durations of a flight recorder's dumps;
     # calls of a table of durations that run behind others; calls of a dump lie where the rounds of
@@ -84,7 +84,7 @@ BUDGET = {
     # preempted attempt is called so
     "workers": 279,
 }  # fmt: skip
-WHOLE = 75_230
+WHOLE = 75_233
 
 
 def imports(name):

@@ -142,7 +142,7 @@ def _by_count(ops: Columns, role: Role, sent: Array, computes: Array) -> Array:
     spare = np.zeros(workers, bool)
     spare[all_of > 0] = ~needed[edge[all_of > 0]]
     short = (spare & (have == all_of - 1) & (have != needy))[at]
-    result[short] = (begin[at] + place + (1 if role in RECVS else 0))[short]
+    result[short] = (begin[at] + place + (role in RECVS))[short]
     return result
 
 

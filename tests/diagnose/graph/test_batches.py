@@ -17,14 +17,8 @@ MESSAGE = {"kind": Kind.POINT_TO_POINT, "bytes_in": 1_000_000, "device": 0}
 FLAGS = int(Flag.ON_DEVICE | Flag.ASYNC | Flag.EXIT_UPPER_BOUND)
 
 
-def pipeline(transfer_ms):
-    """Forward of three stages, 5 ms each; every receive and send is a batch, in one stream a stage.
-    A stage waits for what it receives, and for all it sent at the end of the step, which is a
-    barrier of .1 ms. Each message from the second stage to the third takes `transfer_ms`, of those
-    to the second .2 ms. Records, and how long all steps take."""
-    draws = 1 + 0.05 * np.random.default_rng(3).standard_normal((STEPS * BATCHES, STAGES))
-    compute, stream, ready = (np.zeros(STAGES) for _ in range(3))
-    rows = []
+def recorder(rows):
+    """What adds records of a stream to `rows`: `record(rank, number, step, enter, end, …)`, ms."""
 
     def record(rank, number, step, enter, end, **more):
         own = BOOT_NS + np.array([enter, max(end, enter)]) * MS
@@ -33,6 +27,19 @@ def pipeline(transfer_ms):
             | {"enter_ns": own[0] - 0.3 * MS, "exit_ns": own[1] + MS} | more
             | {"device_enter_ns": own[0], "device_exit_ns": own[1]}
         )  # fmt: skip
+
+    return record
+
+
+def pipeline(transfer_ms):
+    """Forward of three stages, 5 ms each; every receive and send is a batch, in one stream a stage.
+    A stage waits for what it receives, and for all it sent at the end of the step, which is a
+    barrier of .1 ms. Each message from the second stage to the third takes `transfer_ms`, of those
+    to the second .2 ms. Records, and how long all steps take."""
+    draws = 1 + 0.05 * np.random.default_rng(3).standard_normal((STEPS * BATCHES, STAGES))
+    compute, stream, ready = (np.zeros(STAGES) for _ in range(3))
+    rows = []
+    record = recorder(rows)
 
     for step in range(STEPS):
         begun = compute.copy()
@@ -99,15 +106,7 @@ def ring():
     begins 20 ms late. A step ends in a barrier. Records, and the work of ranks (steps, ranks)."""
     draws = np.random.default_rng(5).uniform(0.985, 1.015, (STEPS, STAGES))
     compute, rows = np.zeros(STAGES), []
-
-    def record(rank, number, step, enter, end, **more):
-        own = BOOT_NS + np.array([enter, end]) * MS
-        rows.append(
-            MESSAGE | {"group_seq": number, "step": step, "flags": FLAGS, "rank": rank}
-            | {"enter_ns": own[0] - 0.3 * MS, "exit_ns": own[1] + MS} | more
-            | {"device_enter_ns": own[0], "device_exit_ns": own[1]}
-        )  # fmt: skip
-
+    record = recorder(rows)
     for step in range(STEPS):
         begun, late = compute.copy(), 20.0 * (step % 3 == 1)
         compute += 2.0 * draws[step] + late * (np.arange(STAGES) == 0)

@@ -127,7 +127,8 @@ def _groups_concerned(measured: Transfers, slow: _SlowTransfers) -> tuple[list[i
     rows = measured.rows
     size = int(rows.group.max()) + 1
     moving = np.bincount(rows.group[slow.judged], rows.transfer_ns[slow.judged], minlength=size)
-    share = (excess := np.bincount(rows.group, slow.excess_ns, size)) / np.maximum(moving, 1)
+    excess = np.bincount(rows.group, slow.excess_ns, minlength=size)
+    share = excess / np.maximum(moving, 1)
     judged = np.flatnonzero(moving > 0)
     hit = judged[share[judged] >= levels.MOST * share.max()]
     hit = hit[np.argsort(-excess[hit], kind="stable")]

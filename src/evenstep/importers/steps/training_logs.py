@@ -267,6 +267,7 @@ def _kind(mark: str, pattern: str, window: float = BETWEEN) -> LogKind:
 #: A step, maybe of an epoch, in any line but those of an evaluation, of which the loss may go
 #: behind that of the training.
 _NUMBERED = (
+    r"(?=.*(?:step|iter|update|batch))"
     r"(?!(?:(?!loss).)*\b(?:eval|test|val(?!ue))|.*\b(?:eval|test|val(?!ue))(?!\w*[_/ ]loss))"
     r"(?:.{0,200}?\bepoch\W{0,4}<epoch>\b)?.{0,200}?"
     r"\b(?:global[_ ]?)?(?:step|iter(?:ation)?|update|batch)s?\W{0,4}?\s{0,8}<step>"

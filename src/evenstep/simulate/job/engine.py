@@ -86,7 +86,8 @@ class JobEngine:
         shape = max(len(role.operations) for role in graph.roles), len(graph.role)
         if self._value.shape != shape:
             self._value = np.empty(shape)
-        (value := self._value).fill(0.0)
+        value = self._value
+        value.fill(0.0)
         for row, mine, one in graph.work:
             factor = disturbance.factor.get(one.phase)
             value[row, mine] = one.length_ns * (1.0 if factor is None else factor[mine])

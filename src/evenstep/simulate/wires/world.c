@@ -540,7 +540,8 @@ void world_stage(World *w, i64 flow, i64 count, const i32 *gate, const i32 *othe
     s->route = allocate(count + 1, sizeof(i64)), s->link = allocate(route[count], sizeof(i32));
     s->alone.start = allocate(count + 1, sizeof(i32));
     s->alone.entry = allocate(route[count], sizeof(i32));
-    s->delay = allocate(count, sizeof(i32)), s->whole = allocate(count, sizeof(i32)), s->peak = allocate(count, sizeof(double));
+    s->delay = allocate(count, sizeof(i32)), s->whole = allocate(count, sizeof(i32));
+    s->peak = allocate(count, sizeof(double));
     s->narrow = allocate(count, sizeof(double)), s->own = allocate(count, sizeof(double));
     s->need = allocate(f->participants, sizeof(i32));
     for (i64 m = 0; m < count; m++) {
