@@ -59,8 +59,9 @@ class Run:
         self, rank: int, step: int, op: Op, peer: int, number: int, enter: float, leave: float,
         flags: Flag = Flag.ASYNC, **more: Any,
     ) -> None:  # fmt: skip
+        more = {"group": 0} | more
         self.record(
-            rank, Kind.POINT_TO_POINT, step, enter, leave, op=int(op), flags=int(flags), group=0,
+            rank, Kind.POINT_TO_POINT, step, enter, leave, op=int(op), flags=int(flags),
             peer_or_root=peer, group_seq=number, bytes_in=1000, **more,
         )  # fmt: skip
 

@@ -1,0 +1,64 @@
+"""Graphs and replays of random jobs, against what an executor of longest paths has of them."""
+
+import numpy as np
+import pytest
+
+from evenstep.diagnose.graph.replay import Change, replay
+from evenstep.diagnose.graph.structure import times
+from tests.diagnose.graph.executed import draw, durations, execute, numbers, recorded, tells
+from tests.diagnose.synthetic import BOOT_NS
+
+
+def told(seed, count=12):
+    """Jobs whose records tell what was waited for, their durations, and what was done."""
+    random, found = np.random.default_rng(seed), []
+    while len(found) < count:
+        job = draw(random)
+        work, took = durations(job, random)
+        if tells(job, done := execute(job, work, took)):
+            found.append((job, work, took, done))
+    return random, found
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_hosts_recorded_is_what_they_did(seed):
+    """All operations are entered and end, and all ranks work and wait and end their steps, when and
+    as long as they did."""
+    for job, work, _, done in told(seed)[1]:
+        found = recorded(job, done).graph()
+        place = numbers(job, found)
+        there = place >= 0
+        for seen, was in (("last_ns", done.entered), ("over_ns", done.over)):
+            at = found.operations[seen][place[there]] - BOOT_NS
+            assert at == pytest.approx(was[there], abs=1), (job, seen)
+        (ends,) = replay(found, [Change.none()])
+        assert ends - BOOT_NS == pytest.approx(done.ends, abs=1), job
+        sums = times(found)
+        here = np.isfinite(done.came)
+        worked = (work[:, :-1] * here).sum(axis=1) + work[:, -1]
+        assert sums.work_ns == pytest.approx(worked, abs=1), job
+        blocked = np.nansum(done.went - done.came, axis=1)
+        assert sums.blocked_ns == pytest.approx(blocked, abs=1), job
+
+
+@pytest.mark.parametrize("seed", range(10, 20))
+def test_what_hosts_would_have_done_is_what_a_replay_has_them_do(seed):
+    """With other work of a rank in a step, and with one longer or shorter operation."""
+    random, jobs = told(seed)
+    for job, work, took, done in jobs:
+        found = recorded(job, done).graph()
+        place = numbers(job, found)
+        rank, step = (int(random.integers(many)) for many in (job.ranks, job.steps))
+        number, factor = int(random.choice(np.flatnonzero(place[0] >= 0))), random.uniform(0.2, 1.8)
+        other, moved = work.copy(), took.copy()
+        other[step, :, rank] *= factor
+        moved[step, number] *= factor
+        mine = np.flatnonzero((found.rows.lane == rank) & (found.rows["index"] == step))
+        of = place[[step], number]
+        changes = (
+            Change.of_work(mine, found.own_ns[mine] * factor),
+            Change.of_transfers(of, found.took_ns[of] * factor),
+        )
+        worked, lasted = replay(found, changes) - BOOT_NS
+        assert worked == pytest.approx(execute(job, other, took).ends, abs=1), (job, rank, step)
+        assert lasted == pytest.approx(execute(job, work, moved).ends, abs=1), (job, step, number)
