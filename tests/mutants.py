@@ -74,7 +74,8 @@ PACKAGES = {
         ("tests/diagnose/graph", "tests/diagnose/test_graph.py", "tests/diagnose/test_schedule.py",
          "tests/diagnose/test_attribution.py", "tests/diagnose/test_micro_batches.py",
          "tests/diagnose/test_delays.py", "tests/diagnose/test_dynamics.py",
-         "tests/diagnose/test_pieces.py", "tests/diagnose/test_transfer.py",
+         "tests/diagnose/test_pieces.py", "tests/diagnose/test_pipeline_work.py",
+         "tests/diagnose/test_transfer.py",
          "tests/diagnose/test_what_if_operations.py"),
     ),
     "engine": Package(

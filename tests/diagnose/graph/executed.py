@@ -1,4 +1,4 @@
-"""Random jobs of host threads, executed by longest paths: the reference for graphs and replays.
+"""Random jobs of host threads or of devices, executed by longest paths: the reference for graphs.
 
 A job is one list of acts for all its ranks; each rank carries out those that it takes part in, in
 order, with work of its own before each. What a rank goes on from, and what an operation begins
@@ -147,6 +147,34 @@ def execute(job: Job, work: Any, took: Any) -> Executed:
     return Executed(entered, over, came, went, ends)
 
 
+def draw_of_devices(random: np.random.Generator, steps: int = 16) -> tuple[Job, Any, Any]:
+    """A job whose compute waits in one way for each of up to three kinds of collectives: at once,
+    but for scattered gradients, when it has come to the next of the kind, or at the end of the
+    step. And its durations: of the same program, but for 2 % of noise and 10 % in the pace of each
+    rank's step, and 5 % of the transfers."""
+    ranks = int(random.integers(2, 5))
+    half = tuple(range(ranks // 2, ranks)) if ranks > 2 else (0, 1)
+    groups = tuple(range(ranks)), half, tuple(range(ranks))
+    ops = [*random.permutation(TO_ALL[:2]), Op.REDUCE_SCATTER]
+    ways = ["call", random.choice(["call", "next", "end"]), random.choice(["next", "end"])]
+    acts, open_ = [], [[], [], []]
+    for kind in [0, *random.integers(0, 3, random.integers(2, 8)).tolist()]:
+        number, behind = len(acts), ways[kind] != "call"
+        acts.append(Act("enter" if behind else "call", kind, Op(ops[kind])))
+        if ways[kind] == "next" and open_[kind]:
+            acts.append(Act("wait", of=open_[kind].pop()))
+        open_[kind] += [number] * behind
+    acts += [Act("wait", of=of) for of in sorted(of for some in open_ for of in some)]
+    job = Job(ranks, groups, tuple(acts), steps, False, True)
+    waits = [*(act.what == "wait" for act in acts), False]
+    usual = np.where(waits, 0, random.integers(*WORK_NS, len(waits)))[None, :, None]
+    pace = 1 + 0.1 * random.standard_normal((steps, 1, ranks))
+    work = usual * pace * (1 + 0.02 * random.standard_normal((steps, len(waits), ranks)))
+    took = random.integers(*TOOK_NS, len(acts))
+    took = took * (1 + 0.05 * random.standard_normal((steps, len(acts))))
+    return job, np.rint(work), np.rint(took)
+
+
 def tells(job: Job, done: Executed) -> bool:
     """Whether the records of a run tell what was waited for: no thread comes to a wait so near to
     the end that it could have waited for it or not; where waits have no names, nothing else was
@@ -202,14 +230,35 @@ def recorded(job: Job, done: Executed) -> Run:
     return run
 
 
-def numbers(job: Job, found: Graph) -> Any:
-    """The operation of a graph for each act of each step, (steps, acts); -1 for waits."""
+def recorded_by_devices(job: Job, done: Executed, random: np.random.Generator) -> Run:
+    """What hosts of such a run record that issue all of it some ms ahead, on clocks of devices."""
+    run, issued = Run(job.ranks, *job.groups), np.zeros(job.ranks)
+    for step in range(job.steps):
+        for rank in range(job.ranks):
+            run.step(rank, step, 0.01 * step, 0.01 * step + 0.009)
+    for step, number, act, _, turn in job.each():
+        for rank in job.members(act) if act.what != "wait" else ():
+            own = np.array([done.came[step, number, rank], done.over[step, number]])
+            ahead = own[0] / MS - random.uniform(5, 8)
+            issued[rank] = max(issued[rank] + 0.005, ahead)
+            times = np.rint(own + 1e9 * (rank + 1)).astype(int).tolist()
+            run.collective(
+                rank, step, turn, issued[rank], own[1] / MS + 0.2, act.op,
+                Flag.ASYNC | Flag.ON_DEVICE, act.group, device=0, device_enter_ns=times[0],
+                device_exit_ns=times[1],
+            )  # fmt: skip
+    return run
+
+
+def numbers(job: Job, found: Graph, first: int = 0) -> Any:
+    """The operation of a graph of the steps from the first one on for each act of each step,
+    (steps, acts); -1 for waits."""
     table, known = found.operations, {}
     for number, message in enumerate(table.message.tolist()):
         root = int(table.root[number]) if message else -1
         known[message, int(table.group[number]), root, int(table.sequence[number])] = number
     place = np.full((job.steps, len(job.acts)), -1)
     for step, number, act, name, turn in job.each():
-        if act.what != "wait":
+        if act.what != "wait" and step >= first:
             place[step, number] = known[*name, turn]
     return place
