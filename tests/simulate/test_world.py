@@ -2,6 +2,7 @@
 
 import resource
 import weakref
+from dataclasses import astuple
 from itertools import pairwise
 from pathlib import Path
 
@@ -363,3 +364,25 @@ def test_whole_jobs_are_the_same_without_a_compiler(sets, monkeypatch):
     slow = simulate(asked)
     assert slow.step_time.mean_ns == pytest.approx(compiled.step_time.mean_ns)
     assert slow.step_time.cv == pytest.approx(compiled.step_time.cv)
+
+
+@pytest.mark.parametrize(
+    "sets", [(), ("work.kind=fsdp",), ("strategy.kind=local_sgd",), ("work.overlap_slowdown=0.3",)]
+)
+def test_rings_of_few_points_in_sequence_are_as_if_followed(sets, monkeypatch):
+    """Of 16 messages two cross the spine, beside a neighbour's; ranks that leave one of four rings
+    enter the next together, where none of them computes meanwhile."""
+    asked = scenario(
+        "cluster.nodes=18", "fabric.kind=leaf_spine", "fabric.nodes_per_leaf=9",
+        "fabric.oversubscription=9", "collectives.algorithm=ring", "work.forward_ms=1",
+        "work.backward_ms=2", "work.gradient_bytes=20MB", "work.buckets=4", "run.steps=2", *sets,
+        noise=[{"kind": "normal", "sigma": 0.2}],
+        neighbours=[{"nodes": "8,17", "compute_ms": 1, "message_bytes": 10_000_000}],
+    )  # fmt: skip
+    setup = simulation.set_up(asked)
+    assert simulation.estimate_run(setup)[0] < 100 * 2 * len(setup.graph.flows)
+    compiled = simulate(asked)
+    monkeypatch.setattr(simulation, "make_world", PythonWorld)
+    slow = simulate(asked)
+    np.testing.assert_allclose(compiled.step_ns, slow.step_ns, rtol=1e-9)
+    assert astuple(compiled.shares) == pytest.approx(astuple(slow.shares), rel=1e-9)

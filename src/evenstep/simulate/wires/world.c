@@ -215,6 +215,11 @@ typedef struct {
     i64 head, tail, room;
 } Delay;
 
+typedef struct { /* ranks of a point's segment whose ends are published: from `first` on */
+    Point *point;
+    i32 first, count;
+} Run;
+
 typedef struct { /* what happens at a time: a rank enters, or goes on; a point goes on, or publishes */
     Instance *of;
     Point *point;
@@ -235,6 +240,8 @@ typedef struct {
     Rank *rank;
     Lane *lane; /* of each rank, stream by stream */
     i32 *queue, queue_count;
+    Run *run; /* to be resumed together, before those in the queue */
+    i32 run_count, run_room, *together;
     /* network */
     Active *active;
     i32 *free_list, active_room, free_count, pairs; /* pairs: active messages with trains */
@@ -244,6 +251,7 @@ typedef struct {
     i64 event_number;
     Delay *delays;
     i32 delay_count;
+    i64 delivering; /* messages in the queues of delays */
     i32 *dirty, dirty_count, *fresh, fresh_count, fresh_room;
     i64 followed; /* messages sent one by one, and trains of them: the cost of a run */
     Point **point_dirty; /* trains on whose links traffic came or went */
@@ -256,7 +264,6 @@ typedef struct {
     i32 stamp, seat_count, seat_room;
     /* and of recurrences */
     double *here, *there, *sum;
-    double *scratch;
     i32 space;
 } World;
 
@@ -284,6 +291,8 @@ struct Point {
     double took_best;
     int waits, is_dirty;
     double *early; /* ends as far as entries of the segment decide them */
+    double top, best_past; /* while ends are published: longest hop, latest of pieces before `past` */
+    i32 past;
     int is_early;  /* whether these are known */
 };
 
@@ -403,7 +412,7 @@ World *world_new(i64 links, const double *capacity, double goodput, i64 jobs, co
     i64 lanes = (i64)w->ranks * streams;
     w->lane = allocate(lanes, sizeof(Lane));
     for (i64 l = 0; l < lanes; l++) w->lane[l].ready = -INFINITY;
-    w->queue = allocate(w->ranks, sizeof(i32));
+    w->queue = allocate(w->ranks, sizeof(i32)), w->together = allocate(w->ranks, sizeof(i32));
     w->dirty = allocate(links, sizeof(i32));
     w->filling = allocate(links, sizeof(Filling)), heap_room(&w->levels, (i32)(links > 0 ? links : 1), 0);
     return w;
@@ -948,7 +957,7 @@ static void deliver_later(World *w, i32 delay, Instance *of, i32 round, i32 mess
         } else
             d->queue = resize(d->queue, d->room *= 2, sizeof(Delivery));
     }
-    d->queue[d->tail++] = (Delivery){w->now + d->latency, of, round, message};
+    d->queue[d->tail++] = (Delivery){w->now + d->latency, of, round, message}, w->delivering++;
 }
 
 /* Put a message on its links; return its number among active messages. */
@@ -1208,6 +1217,12 @@ typedef struct {
 
 static double piece_at(const Piece *q, i32 round) { return q->first + (round - q->round) * q->period; }
 
+/* The latest of a piece's deliveries until `last`, less `worst` for each round. */
+static double best_of(const Point *q, i32 piece, i32 last, double worst) {
+    const Piece *now = &q->piece[piece];
+    return larger(now->first - now->round * worst, piece_at(now, last) - last * worst);
+}
+
 static void overtake(Arrival *found, double time, double slope) {
     if (time > found->time || (time == found->time && slope > found->slope)) {
         Arrival other = *found;
@@ -1258,10 +1273,8 @@ static int sent_arrives(Point *p, i32 round, const Hops *h, Arrival *found) {
     if (p->read >= q->pieces) p->read = q->pieces - 1;
     double worst = p->length ? h->worst[p->first] : 0, sum = p->length ? h->rest[p->first] : 0;
     while (p->read + 1 < q->pieces && q->piece[p->read + 1].round <= of) {
-        const Piece *past = &q->piece[p->read++];
-        i32 last = q->piece[p->read].round - 1;
-        p->folded = larger(p->folded, past->first - past->round * worst);
-        p->folded = larger(p->folded, piece_at(past, last) - last * worst);
+        i32 past = p->read++;
+        p->folded = larger(p->folded, best_of(q, past, q->piece[p->read].round - 1, worst));
     }
     const Piece *now = &q->piece[p->read];
     i32 left = q->known - of;
@@ -1801,7 +1814,7 @@ static void points_begin(World *w, Instance *of) {
                      .message = p->message, .first = p->first, .length = p->length, .row = p->row,
                      .ring = p->ring, .due = -1, .publish = -1, .partner = -1, .piece = p->piece,
                      .room = p->room, .folded = -INFINITY, .near = p->length - 1,
-                     .missing = p->length, .left = p->length, .early = p->early};
+                     .missing = p->length, .left = p->length, .early = p->early, .top = -1};
         for (i32 c = 0; c < KINDS; c++) p->best[c] = -INFINITY;
     }
 }
@@ -1861,6 +1874,14 @@ static i32 rounds_known(const World *w, const Point *q) {
     return q->round + (k < q->count ? k : q->count);
 }
 
+/* Ends of a run of ranks are published: what needs them goes on before time passes. */
+static void resume_later(World *w, Point *p, i32 first, i32 count) {
+    if (w->run_count == w->run_room)
+        w->run = resize(w->run, w->run_room = 2 * w->run_room + 64, sizeof(Run));
+    if (count) w->run[w->run_count++] = (Run){p, first, count};
+    p->of->open -= count, p->of->step->open -= count;
+}
+
 /* Publish the ends of a point's segment, as far as deliveries decide them. */
 static void publish_ends(World *w, Point *p) {
     Flow *f = p->of->flow;
@@ -1870,27 +1891,17 @@ static void publish_ends(World *w, Point *p) {
     p->waits = 1;
     if (p->missing || !p->left) return;
     if (!p->is_early) early_ends(p);
-    double worst = -1, *top = NULL;
-    i32 at = 0;
+    i32 most = p->left;
     for (; p->left && p->left - 1 >= rounds - known; p->left--) {
         i32 i = p->left - 1, m = message_at(p, i), last = rounds - 1 - i;
-        if (h->top[m] != worst) { /* the best of the pieces before each */
-            worst = h->top[m];
-            top = w->scratch = resize(w->scratch, q->pieces + 1, sizeof(double));
-            top[0] = -INFINITY;
-            for (i32 k = 0; k + 1 < q->pieces; k++) {
-                i32 end = q->piece[k + 1].round - 1;
-                top[k + 1] = larger(top[k], q->piece[k].first - q->piece[k].round * worst);
-                top[k + 1] = larger(top[k + 1], piece_at(&q->piece[k], end) - end * worst);
-            }
-            at = 0;
-        }
-        while (at + 1 < q->pieces && q->piece[at + 1].round <= last) at++;
-        double sent = larger(top[at], piece_at(&q->piece[at], last) - last * worst);
-        sent = larger(sent, q->piece[at].first - q->piece[at].round * worst);
-        double end = larger(p->early[i], sent + h->lead[m] + last * worst);
-        finish_rank(w, p->of, f->rank[f->stages[0]->gate[m]], end);
+        if (h->top[m] != p->top) p->top = h->top[m], p->best_past = -INFINITY, p->past = 0;
+        for (; p->past + 1 < q->pieces && q->piece[p->past + 1].round <= last; p->past++)
+            p->best_past = larger(p->best_past, best_of(q, p->past, q->piece[p->past + 1].round - 1, p->top));
+        double sent = larger(p->best_past, best_of(q, p->past, last, p->top));
+        double end = larger(p->early[i], sent + h->lead[m] + last * p->top);
+        ended(w, p->of, f->rank[f->stages[0]->gate[m]], end);
     }
+    resume_later(w, p, p->left, most - p->left);
     if (p->left && known < rounds) {
         double lead = h->lead[message_at(p, p->left - 1)];
         if (lead > 0) publish_at(w, w->now + lead, p);
@@ -2032,7 +2043,7 @@ static double spared_entry(World *w, Instance *of, i32 group) {
     return w->there[last > 0 ? last : 0];
 }
 
-static int close_next(World *w, Instance *of, i32 group);
+static int enter_next(World *w, Instance *of, const i32 *rank, i32 count);
 
 static void close_group(World *w, Instance *of, i32 group) {
     Flow *f = of->flow;
@@ -2055,7 +2066,7 @@ static void close_group(World *w, Instance *of, i32 group) {
         ended(w, of, rank, end);
     }
     of->open -= to - from, of->step->open -= to - from;
-    if (close_next(w, of, group)) return;
+    if (enter_next(w, of, &f->members.entry[from], to - from)) return;
     for (i32 k = from; k < to; k++) wake(w, f->members.entry[k]);
 }
 
@@ -2216,33 +2227,38 @@ static int are_ready(const Job *j, const Graph *g, i32 o, i32 number, const i32 
     return 1;
 }
 
-/* Close the next collective of a group at once where it is the same closed one for all its ranks, and
-   none has to wait before it; 0 where that is not so. */
-static int close_next(World *w, Instance *of, i32 group) {
+/* Wake those of ranks of which another stream than this one may go on. */
+static void wake_others(World *w, const Job *j, const i32 *rank, i32 count, i32 stream) {
+    for (i32 s = 0; s < j->streams; s++)
+        for (i32 i = 0; i < count && s != stream; i++) {
+            const Lane *lane = lane_of(w, rank[i], s);
+            if (lane->awaited ? !isnan(*lane->awaited) : lane->step < j->fed) wake(w, rank[i]);
+        }
+}
+
+/* Let ranks whose ends of a collective are known enter the next one of the stream at once, where it is
+   the same for all, and closed or followed by its points, and none has to wait before it; 0 where
+   that is not so. */
+static int enter_next(World *w, Instance *of, const i32 *rank, i32 count) {
     const Job *j = &w->job[of->job];
     Step *step = of->step;
     const Graph *g = step->graph;
-    const i32 from = of->flow->members.start[group];
-    const i32 *rank = &of->flow->members.entry[from];
-    i32 count = of->flow->members.start[group + 1] - from, role = g->role[rank[0] - j->first];
-    i32 stream = stream_of(w, of, rank[0]);
+    i32 role = g->role[rank[0] - j->first], stream = stream_of(w, of, rank[0]);
     if (stream < 0) return 0;
     const Lane *first = lane_of(w, rank[0], stream);
     i32 row = role * g->streams + stream, place = g->lane_start[row] + first->at + 1;
     if (place == g->lane_start[row + 1]) return 0;
     i32 o = g->lane[place], operation = o - g->start[role], number = g->instance[o];
     if (g->kind[o] != COLLECTIVE) return 0;
-    const Flow *f = w->flows[g->flow[number]];
+    Flow *f = w->flows[g->flow[number]];
     i32 its = f->group[rank[0]];
-    if (!f->closed || its < 0) return 0;
-    const i32 *members = &f->members.entry[f->members.start[its]];
-    if (f->members.start[its + 1] - f->members.start[its] != count
-        || memcmp(rank, members, (size_t)count * sizeof(i32)))
-        return 0;
-    for (i32 i = 0; i < count; i++) if (g->role[rank[i] - j->first] != role) return 0;
+    if (its < 0 || (!f->closed && !is_spliced(w, f))) return 0;
+    for (i32 i = 0; i < count; i++)
+        if (g->role[rank[i] - j->first] != role || f->group[rank[i]] != its) return 0;
     double *ready = w->there;
     if (!are_ready(j, g, o, first->step, rank, count, ready)) return 0;
     Instance *next = instance_of(w, of->job, step, number);
+    if (!f->closed && !next->hops) return 0;
     const double *value = cell(step, step->value, 0, operation);
     double *enter = cell(step, step->enter, 0, operation), *over = cell(step, step->end, 0, operation);
     for (i32 i = 0; i < count; i++) {
@@ -2255,8 +2271,16 @@ static int close_next(World *w, Instance *of, i32 group) {
         next->operation[p] = operation;
         for (; p < f->of_rank[rank[i] + 1]; p++) next->entry[p] = begin;
     }
-    next->count[its] = count;
-    close_group(w, next, its);
+    if (next->hops)
+        for (i32 i = 0; i < count; i++) {
+            i32 p = f->of_rank[rank[i]];
+            enter_ring(w, next, p, next->entry[p]);
+        }
+    else if ((next->count[its] += count) == f->members.start[its + 1] - f->members.start[its]) {
+        close_group(w, next, its);
+        return 1;
+    }
+    wake_others(w, j, rank, count, stream);
     return 1;
 }
 
@@ -2382,8 +2406,21 @@ static void advance(World *w, i32 rank) {
     j->soonest = smaller(j->soonest, can_wait(w, j, rank));
 }
 
+static void resume_run(World *w, Run run) {
+    Instance *of = run.point->of;
+    const Stage *s = of->flow->stages[0];
+    for (i32 i = 0; i < run.count; i++)
+        w->together[i] = of->flow->rank[s->gate[message_at(run.point, run.first + i)]];
+    if (enter_next(w, of, w->together, run.count)) return;
+    for (i32 i = 0; i < run.count; i++) wake(w, w->together[i]);
+}
+
 static void flow_on(World *w) {
-    while (w->queue_count) {
+    while (w->run_count || w->queue_count) {
+        if (w->run_count) {
+            resume_run(w, w->run[--w->run_count]);
+            continue;
+        }
         i32 rank = w->queue[--w->queue_count];
         w->rank[rank].queued = 0;
         advance(w, rank);
@@ -2394,7 +2431,7 @@ static void flow_on(World *w) {
 
 static double upcoming(World *w) {
     double soonest = smaller(soonest_of(&w->endings), soonest_of(&w->events));
-    for (i32 d = 0; d < w->delay_count; d++)
+    for (i32 d = 0; w->delivering && d < w->delay_count; d++)
         if (w->delays[d].head < w->delays[d].tail)
             soonest = smaller(soonest, w->delays[d].queue[w->delays[d].head].time);
     return soonest;
@@ -2410,10 +2447,11 @@ static void pass(World *w, double now) {
             i32 a = w->endings.entry[0].item;
             if (!is_not_sent(w, a)) sent(w, a);
         }
-        for (i32 d = 0; d < w->delay_count; d++)
+        for (i32 d = 0; w->delivering && d < w->delay_count; d++)
             while (w->delays[d].head < w->delays[d].tail
                    && w->delays[d].queue[w->delays[d].head].time <= until) {
                 Delivery item = w->delays[d].queue[w->delays[d].head++];
+                w->delivering--;
                 if (w->delays[d].head == w->delays[d].tail) w->delays[d].head = w->delays[d].tail = 0;
                 deliver(w, &item);
                 more_now = 1;
@@ -2449,7 +2487,7 @@ i64 world_run(World *w, i64 most) {
         do {
             flow_on(w);
             if (w->fresh_count || w->dirty_count || w->point_dirty_count) share(w);
-        } while (w->queue_count);
+        } while (w->run_count || w->queue_count);
         double next = upcoming(w);
         i32 first = -1; /* who asked first */
         double soonest = next + SAME_NS + SAME_SHARE * w->now;
@@ -2541,7 +2579,7 @@ void world_free(World *w) {
     void *rest[] = {w->job, w->link, w->present, w->flows, w->graphs, w->rank, w->lane, w->queue,
         w->active, w->free_list,
         w->event, w->event_free, w->delays, w->dirty, w->fresh, w->member, w->filling, w->seats,
-        w->here, w->there, w->sum, w->point_dirty, w->scratch};
+        w->here, w->there, w->sum, w->point_dirty, w->run, w->together};
     for (size_t k = 0; k < sizeof rest / sizeof *rest; k++) free(rest[k]);
     heap_free(&w->endings), heap_free(&w->events), heap_free(&w->levels);
     free(w);
