@@ -67,9 +67,10 @@ def train(steps: int, delay: Delay, *, path: Path, crash_at: int) -> None:
 def main() -> None:
     parser = options(__doc__ or "")
     parser.add_argument("--crash-at", type=int, default=20, help="rank 1 crashes after this step")
-    parser.add_argument("--checkpoint", type=Path, help="default: named after the job")
+    parser.add_argument("--checkpoint", type=Path, help="default: named after the job or launcher")
     args = parser.parse_args()
-    job = os.environ.get("TORCHELASTIC_RUN_ID", "job")
+    job = os.environ.get("TORCHELASTIC_RUN_ID", "none")  # without a name another job's is found
+    job = str(os.getppid()) if job == "none" else job
     path = args.checkpoint or Path(tempfile.gettempdir()) / f"elastic-{job}.pt"
     with ranks_together(args) as delay:
         train(args.steps, delay, path=path, crash_at=args.crash_at)

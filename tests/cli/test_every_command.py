@@ -5,6 +5,7 @@ import contextlib
 import functools
 import io
 import json
+import re
 import unicodedata
 
 import pytest
@@ -87,6 +88,37 @@ def test_help_fits_80_columns(row, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     lines = row.parser().format_help().splitlines()
     assert [line for line in lines if len(line) > 80] == []
+
+
+@pytest.mark.parametrize("row", COMMANDS, ids=lambda row: row.name)
+def test_a_form_shows_an_ellipsis_where_several_may_be_given(row):
+    placed = [part for part in row.parser()._actions if not part.option_strings]
+    several = any(part.nargs in ("+", "*") for part in placed)
+    assert row.wraps or several == bool(re.search(r"[A-Z]…", row.form))
+
+
+def test_an_option_is_likened_by_its_letters_alone(capsys):
+    for given, hint in (("--jsn", "; did you mean --json?"), ("--foo", "")):
+        with pytest.raises(SystemExit, match="2"):
+            main(["doctor", given])
+        said = capsys.readouterr().err
+        assert f"unrecognized arguments: {given}{hint}; see" in said
+
+
+def test_an_argument_without_a_name_of_its_own_is_called_by_its_choices(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["ctl", "run", "stop", "now"])
+    assert "evenstep ctl: pace|act: invalid choice: 'stop'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", ["simulate", "sweep --vary nodes=1,2", "scaling", "strategies"])
+def test_a_scenario_that_takes_no_time_is_named(words, tmp_path, capsys):
+    name, *more = words.split()
+    empty = tmp_path / "empty.toml"
+    empty.touch()
+    workers = [] if name == "simulate" else ["--workers", "1"]
+    assert main([name, str(empty), *more, *workers]) == 2
+    assert f"{empty}: work: a step takes no time" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("row", COMMANDS, ids=lambda row: row.name)

@@ -84,6 +84,13 @@ def test_a_target_is_above_zero(scenario, capsys):
     assert "--target: must be a number above 0, found '-1'" in capsys.readouterr().err
 
 
+def test_one_size_claims_no_curve(scenario, capsys):
+    assert main(["scaling", scenario, "--ranks", "8", "--set", "run.steps=2"]) == 0
+    shown = capsys.readouterr().out
+    assert "One size does not show how the job scales" in shown
+    assert "Throughput still rises" not in shown
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

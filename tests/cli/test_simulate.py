@@ -80,7 +80,7 @@ def test_a_run_is_not_overwritten_unless_asked(scenario, tmp_path, capsys):
     out = str(tmp_path / "run")
     main(["simulate", scenario, "--out", out])
     assert main(["simulate", scenario, "--out", out]) == 2
-    assert "already holds a run; choose another RUN or overwrite it" in capsys.readouterr().err
+    assert "already holds a run; choose another or give --force" in capsys.readouterr().err
     assert main(["simulate", scenario, "--out", out, "--force"]) == 0
 
 

@@ -18,9 +18,11 @@ RESUMED_AT = CRASH_AT // CHECKPOINT_EVERY * CHECKPOINT_EVERY
 def restarted(tmp_path_factory):
     """The run's folder, and what rank 0 printed when it began and after each step."""
     folder = tmp_path_factory.mktemp("elastic")
-    options = ("--steps", STEPS, "--crash-at", CRASH_AT, "--checkpoint", folder / "saved.pt")
-    delay = ("--slow-rank", 0, "--delay-ms", 20)
-    output = launch(folder / "run", 2, "elastic", *options, *delay, restarts=1)
+    (folder / "elastic-none.pt").write_text("of another job without a name")
+    options = ("--steps", STEPS, "--crash-at", CRASH_AT, "--slow-rank", 0, "--delay-ms", 20)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(folder))
+        output = launch(folder / "run", 2, "elastic", *options, restarts=1)
     return folder / "run", [
         json.loads(line) for line in output.splitlines() if line.startswith("{")
     ]

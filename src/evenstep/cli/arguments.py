@@ -38,8 +38,9 @@ class Parser(argparse.ArgumentParser):
         what = message.removeprefix("argument ")
         unknown = what.removeprefix("unrecognized arguments: ")
         if unknown != what:
-            near = values.nearest(unknown.split()[0], self._option_string_actions)
-            what += f"; did you mean {near}?" if near else ""
+            options = {name.lstrip("-"): name for name in self._option_string_actions}
+            near = values.nearest(unknown.split()[0].lstrip("-"), options)
+            what += f"; did you mean {options[near]}?" if near else ""
         say(f"{what}; see `{self.prog} --help`", who=self.prog)
         raise SystemExit(USAGE)
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from evenstep.cli import progress
 from evenstep.cli.syntax.predict import CONTROL
 from evenstep.cli.terminal import say, show
-from evenstep.errors import ConfigError, UsageError
+from evenstep.errors import UsageError
 from evenstep.report.terminal.scaling import page
 from evenstep.scenario import scenario as scenarios
 from evenstep.simulate.study import scaling
 from evenstep.simulate.study.scaling import Study, measured_row
 from evenstep.simulate.study.scaling_sizes import default_sizes
-from evenstep.simulate.study.sweep import expected_s, run_units
+from evenstep.simulate.study.sweep import SweepRun, expected_s, run_units
 from evenstep.workers.engines import usable_cores
 
 
@@ -30,8 +30,9 @@ def main(args: argparse.Namespace) -> int:
 
 def _document(args: argparse.Namespace) -> dict[str, Any]:
     study = _study(args)
-    units = study.units()
-    rows = _simulate(study, args.workers)
+    with scenarios.named(args.scenario):
+        units = study.units()
+        rows = _simulate(units, args.workers)
     points = scaling.curve(study, rows)
     hourly = args.price if args.price is not None else study.scenario.energy.price_per_hour
     outlay = None
@@ -61,13 +62,9 @@ def _study(args: argparse.Namespace) -> Study:
     control = scenarios.load(args.scenario, [*args.set, *changes]) if changes else None
     if control == base:
         control = None
-    given = default_sizes(base) if args.ranks is None else tuple(args.ranks)
-    try:
-        study = Study(base, given, args.strong, control, args.repeats)
-        study.units()
-    except ConfigError as error:
-        raise ConfigError(f"{args.scenario}: {error}") from error
-    return study
+    with scenarios.named(args.scenario):
+        given = default_sizes(base) if args.ranks is None else tuple(args.ranks)
+    return Study(base, given, args.strong, control, args.repeats)
 
 
 def _control(args: argparse.Namespace) -> list[str]:
@@ -75,9 +72,8 @@ def _control(args: argparse.Namespace) -> list[str]:
     return [] if changes == ["none"] else changes
 
 
-def _simulate(study: Study, workers: int | None) -> list[dict[str, Any]]:
+def _simulate(units: Sequence[SweepRun], workers: int | None) -> list[dict[str, Any]]:
     """Simulate and return all rows, or those finished before Ctrl-C."""
-    units = study.units()
     rows: list[dict[str, Any]] = []
     workers = workers or usable_cores()
     progress.announce(f"{len(units)} simulations", expected_s(units) / workers)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from evenstep.cli import files, progress, traces
 from evenstep.cli.terminal import say, show, tell_written
-from evenstep.errors import ConfigError, UsageError
+from evenstep.errors import UsageError
 from evenstep.report.terminal.simulation import off_by, render
 from evenstep.scenario import scenario
 from evenstep.scenario.scenario import Scenario
@@ -28,10 +28,8 @@ def main(args: argparse.Namespace) -> int:
         say(sentence)
     files.check_free(args.html, force=args.force)
     with _folder(args) as folder:
-        try:
+        with scenario.named(args.scenario):
             result = _simulate(asked, args, folder)
-        except ConfigError as refusal:
-            raise ConfigError(f"{args.scenario}: {refusal}") from refusal
         if args.html is not None and folder is not None:
             _draw(args, result, folder)
     from evenstep.reproduce.published.table import estimate
@@ -60,8 +58,7 @@ def _draw(args: argparse.Namespace, result: Result, folder: Path) -> None:
 
     trace, mapped = traces.read(folder), result.fabric_map()
     shown = sheet.Chart({"links": mapped.bundles}, mapped.facts())
-    links = result.to_json()["links"]
-    page = html.render(traces.judge(trace), trace, links=links, link_map=shown)
+    page = html.render(traces.judge(trace), trace, links=result.to_json()["links"], link_map=shown)
     sheet.write(args.html, page)
 
 
@@ -71,8 +68,7 @@ def _simulate(asked: Scenario, args: argparse.Namespace, folder: Path | None) ->
     if folder is not None:
         files.check_folder(folder)
         if RunFolder(folder).exists() and not args.force:
-            mend = "choose another RUN or overwrite it with --force"
-            raise UsageError(f"{folder} already holds a run; {mend}")
+            raise UsageError(f"{folder} already holds a run; choose another or give --force")
         RunFolder(folder).clear()
     with progress.counting("simulated {} of {} steps") as report:
         if folder is None:

@@ -29,7 +29,7 @@ def main(args: argparse.Namespace) -> int:
     limits, axes = limits_of(args.limit), tuple(name for name in args.margins if name in AXES)
     files.check_free(args.write, force=args.force)
     asked, workers = scenario.load(args.scenario, args.set), args.workers or usable_cores()
-    with progress.counting("compared {} of {} options") as report:
+    with scenario.named(args.scenario), progress.counting("compared {} of {} options") as report:
         table = compare(
             asked, limits, axes=axes, workers=workers, progress=report,
             estimate=lambda seconds: progress.announce("every strategy", seconds / workers),

@@ -11,7 +11,7 @@ from typing import Any
 from evenstep.cli import files, progress
 from evenstep.cli.arguments import engine_of
 from evenstep.cli.terminal import show, tell_written
-from evenstep.errors import ConfigError, UsageError
+from evenstep.errors import UsageError
 from evenstep.report.terminal.style import exact, precise, table
 from evenstep.scenario import scenario
 from evenstep.simulate.study import sweep
@@ -27,17 +27,16 @@ def main(args: argparse.Namespace) -> int:
     engine = engine_of(args)
     axes = [sweep.axis(text) for text in args.vary]
     data = scenario.read(args.scenario)
-    try:
+    with scenario.named(args.scenario):
         plan = sweep.plan(data, axes, repeats=args.repeats, assignments=args.set)
-    except ConfigError as error:
-        raise ConfigError(f"{args.scenario}: {error}") from error
     if args.out is not None:
         files.check_folder(args.out)
     folder = None if args.out is None else SweepFolder(args.out)
     rows = folder.begin(plan, force=args.force) if folder else []
     written: Path | None = None
     try:
-        _simulate(plan, rows, folder, engine, args.workers)
+        with scenario.named(args.scenario):
+            _simulate(plan, rows, folder, engine, args.workers)
     finally:
         if folder is not None and rows:
             written = folder.write_results(rows)
@@ -54,8 +53,7 @@ def main(args: argparse.Namespace) -> int:
     if args.html is not None:
         from evenstep.report.page import sheet, sweep_page
 
-        name = str(data.get("name") or args.scenario.stem)
-        sheet.write(args.html, sweep_page.render(document, name))
+        sheet.write(args.html, sweep_page.render(document, data.get("name") or args.scenario.stem))
     for path in filter(None, (args.html, written)):
         tell_written(path)
     return progress.INTERRUPTED if document["partial"] else 0

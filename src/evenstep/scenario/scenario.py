@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,8 +84,15 @@ def without_effect(scenario: Scenario) -> Iterator[str]:
 def load(path: Path, assignments: Sequence[str] = ()) -> Scenario:
     """A scenario from its file, with `a.b=c` assignments."""
     data = read(path)
-    try:
+    with named(path):
         return parse(data, assignments)
+
+
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Name the scenario's file in a `ConfigError`."""
+    try:
+        yield
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 
@@ -94,9 +102,7 @@ def read(path: Path) -> dict[str, Any]:
     try:
         return read_toml(path)
     except OSError as error:
-        raise ConfigError(
-            f"cannot read {path}: {error.strerror}; give a scenario, a TOML file"
-        ) from error
+        raise ConfigError(f"cannot read {path}: {error.strerror}; name a scenario file") from error
 
 
 def parse(data: dict[str, Any], assignments: Sequence[str] = ()) -> Scenario:

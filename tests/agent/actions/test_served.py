@@ -155,7 +155,7 @@ def test_the_clock_of_the_server_is_followed_however_late_datagrams_come():
 
 @pytest.mark.parametrize("group", ["team@nowhere.invalid:1", "team@256.1.1.1:80"])
 def test_a_server_that_has_no_address_is_said(group):
-    with pytest.raises(EvenstepError, match="no board at"):
+    with pytest.raises(EvenstepError, match="no server at"):
         ServedBoard(group, "link")
 
 

@@ -64,7 +64,7 @@ def _socket(host: str, port: int, use: Callable[[socket.socket, Any], None]) -> 
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
         use(made, place)
     except OSError as error:
-        raise EvenstepError(f"no board at {host}:{port}: {error.strerror or error}") from error
+        raise EvenstepError(f"no server at {host}:{port}: {error.strerror or error}") from error
     return made
 
 

@@ -27,7 +27,7 @@ def ctl(parser: Parser) -> None:
     on the node of rank 0, which informs the others. Training results never change, only delays.
     Ranks with EVENSTEP=0 in their environment ignore requests."""
     parser.value("run", "RUN", Path, "")
-    parser.choice("what", ("pace", "act"), "pacing only, or any action")
+    parser.choice("what", ("pace", "act"), "pacing only, or any action", metavar="pace|act")
     actions = f"pace: {', '.join(MODES)}; act: {', '.join(NAMED)}, auto, off or status"
     parser.value("action", "ACTION", str, actions)
     parser.value("--threshold", "SHARE", str, "no pacing below this imbalance (share of a step)")

@@ -101,7 +101,7 @@ def strategies(parser: Parser) -> None:
     parser.json("the table")
 
 
-@command("calibrate TRACE…", "fit a scenario to a measured run")
+@command("calibrate TRACE", "fit a scenario to a measured run")
 def calibrate(parser: Parser) -> None:
     """Fit a scenario to a measured run, simulate it, and show both step times.
 

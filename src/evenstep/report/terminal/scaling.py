@@ -56,6 +56,8 @@ def verdict(document: dict[str, Any]) -> str:
     """Describe where throughput peaks, and why."""
     points, peak = document["points"], document["peak"]
     last = points[-1]
+    if len(points) == 1:
+        return "One size does not show how the job scales; give several with --ranks."
     if peak["inside"]:
         head = f"Throughput is highest at {peak['ranks']:,} ranks and falls beyond."
     else:

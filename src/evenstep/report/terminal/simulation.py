@@ -45,7 +45,7 @@ def render(result: Result) -> str:
             f"{use.algorithm}: {precise(use.alone_ns)} alone{bus}"
         )
     lines += [
-        f"  busiest link {link.link}: {exact(link.utilisation)} of {link.capacity_gBps:g} GB/s used"
+        f"  busiest link {link.link}: {exact(link.utilisation)} of {link.capacity_gBps:.4g} GB/s"
         for link in result.links[:3]
     ]
     lines += [*_converges(result), *_uses(result), *_lasts(result)]

@@ -169,7 +169,8 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return parse_toml(data.decode())
     except (ValueError, RecursionError) as error:
-        said = "it is nested too deep" if isinstance(error, RecursionError) else error
+        reasons = {RecursionError: "it is nested too deep", UnicodeDecodeError: "it is not text"}
+        said = reasons.get(type(error), error)
         raise ConfigError(f"{path} is not TOML: {said}") from error
 
 
