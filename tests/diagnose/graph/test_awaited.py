@@ -670,3 +670,32 @@ def test_scatters_in_a_stream_of_their_own_hide_when_compute_was_done_before_the
     moved = with_reached(rows, table.with_column("op", ops)).enter_ns.reshape(enter.shape) / MS
     assert (enter - truth)[:2].max() > 6
     assert moved == pytest.approx(truth, abs=0.05)
+
+
+def test_gathers_stay_that_compute_awaits_one_after_the_other():
+    """Each of a step's eight layers of 10 ms waits for its gather of 2 and issues the next one, and
+    the last four end with a scatter. Lane 2 pauses for 40 ms in one of three steps. All comes in
+    the order of issue: that others enter a gather as the one before ends tells what they waited
+    for."""
+    steps, now, free, found = 12, np.zeros(3), 0.0, []
+
+    def enter(op):
+        nonlocal free
+        free = max(free, float(now.max())) + 2
+        found.append((now, np.full(3, free), np.full(3, op)))
+        return free
+
+    for step in range(steps):
+        coming = enter(4)
+        for layer in range(8):
+            now = np.maximum(now, coming)
+            coming = enter(4) if layer < 7 else coming
+            now = now + 10 + np.array([0, 0, 40.0 * (step % 3 == 1 and layer == 1)])
+            if layer >= 4:
+                enter(5)
+        now = np.maximum(now, free) + 5
+    enters, leaves, ops = (np.array(each).T for each in zip(*found, strict=True))
+    rows, table = entries_of(*(each.reshape(3, steps, -1) for each in (enters, leaves)))
+    rows = rows.with_column("slack_ns", np.full(len(rows), 999 * MS))
+    moved = with_reached(rows, table.with_column("op", ops[0].astype(int)))
+    assert (moved.enter_ns == rows.enter_ns).all()

@@ -32,7 +32,7 @@ def with_reached(rows: Columns, operations: Columns) -> Columns:
     queue, op = (operations[name][some.operation] for name in ("queue", "op"))
     stream = row_numbers(some.lane, queue, op, operations.members[some.operation])
     queued = _held(some, operations, row_numbers(some.lane, queue))
-    streamed = _held(some, operations, stream)
+    streamed = _held(some, operations, stream) & _out_of_order(some, operations)
     at_once = np.abs(some.enter_ns - np.append(0, some.leave_ns[:-1])) <= CROSSING_NS
     chained = at_once & ~begins(some.lane) & (np.diff(queue, prepend=-1) != 0)
     chained &= ~operations.message[some.operation]  # as what was issued before elsewhere ends
@@ -44,8 +44,7 @@ def with_reached(rows: Columns, operations: Columns) -> Columns:
     some = move_sooner(some, slice(None), some.enter_ns - some.enter_ns[came])
     some = with_rising_steps(some.select(order))
     mine, held, chained = mine[order], (queued | streamed)[order], chained[order] & ~beside
-    soonest = -running_maximum(-some.enter_ns[::-1], some.lane[::-1])[::-1]  # from each row on
-    some = move_sooner(some, slice(None), np.where(held, some.enter_ns - soonest, 0))
+    some = move_sooner(some, slice(None), np.where(held, some.enter_ns - _soonest_from(some), 0))
     entered = entered_kinds(some, operations)
     place = places_of(some, entered)
 
@@ -125,6 +124,20 @@ def _beside_compute(rows: Columns, operations: Columns, stream: Array, held: Arr
     np.maximum.at(most, place[always & held], lead[always & held])
     source = free[np.maximum(last - most[place], -1)]
     return np.where(always & (lane[source] == lane) & (source < own), source, own)
+
+
+def _out_of_order(rows: Columns, operations: Columns) -> Array:
+    """Entries, in order of lane and issue, of kinds that come out of that order with others, as one
+    stream carries out what it is given in order: they are stamped on streams of their own."""
+    kind = row_numbers(operations.op, operations.members)[rows.operation]
+    latest = running_maximum(rows.enter_ns, rows.lane)
+    crossed = np.maximum(latest - rows.enter_ns, rows.enter_ns - _soonest_from(rows)) > CROSSING_NS
+    return np.asarray((np.bincount(kind, crossed) >= FEWEST)[kind])
+
+
+def _soonest_from(rows: Columns) -> Array:
+    """The soonest entry of the lane from each row on."""
+    return np.asarray(-running_maximum(-rows.enter_ns[::-1], rows.lane[::-1])[::-1])
 
 
 def _ends_before(rows: Columns, own: Array) -> Array:
