@@ -29,8 +29,9 @@ def after(ns: Any) -> Any:
 class Run:
     """What ranks of one host recorded, in the order in which it is written down."""
 
-    def __init__(self, ranks: int = 3, *groups: tuple[int, ...]) -> None:
+    def __init__(self, ranks: int = 3, *groups: tuple[int, ...], backend: str = "mpi") -> None:
         self.ranks, self.groups = ranks, groups or (tuple(range(ranks)),)
+        self.backend = backend
         self.rows: list[dict[str, Any]] = []
 
     def record(self, rank: int, kind: Kind, step: int, enter: float, leave: float, **more: Any):
@@ -72,7 +73,9 @@ class Run:
             rank: RankInfo(rank, {"rank": rank, "hostname": "node0", "boot_id": "boot"})
             for rank in range(self.ranks)
         }
-        groups = tuple(Group(f"g{n}", f"g{n}", one, "mpi") for n, one in enumerate(self.groups))
+        groups = tuple(
+            Group(f"g{n}", f"g{n}", one, self.backend) for n, one in enumerate(self.groups)
+        )
         events = events.sorted_by("rank", "enter_ns")
         return Trace({"run_id": "by hand"}, self.ranks, 0, who, events, groups)
 

@@ -78,12 +78,14 @@ class Job(NamedTuple):
 class Executed(NamedTuple):
     """When things happened, ns since the start. Of acts (steps, acts): when the last came that it
     needs, and when it was over; of ranks' acts (steps, acts, ranks), nan where a rank takes no
-    part: when each came there, and when it went on; of ranks' steps (steps, ranks): the end."""
+    part: when each came there, when it went on, and when its host had issued it; of ranks' steps
+    (steps, ranks): the end."""
 
     entered: Any
     over: Any
     came: Any
     went: Any
+    issued: Any
     ends: Any
 
 
@@ -101,7 +103,7 @@ def draw(random: np.random.Generator) -> Job:
         kinds = [TO_ALL, FROM_ROOT, TO_ROOT, (Op.SEND,)][random.choice(4, p=[0.5, 0.1, 0.1, 0.3])]
         op = kinds[random.integers(len(kinds))]
         root = int(random.choice(groups[group][: 2 if op == Op.SEND else None]))
-        behind = bool(random.integers(2)) and not (meets and op == Op.SEND)
+        behind = bool(random.integers(2))
         open_ += [len(acts)] if behind else []
         acts.append(Act("enter" if behind else "call", group, op, root))
         if open_ and random.random() < 0.4:
@@ -122,15 +124,20 @@ def durations(job: Job, random: np.random.Generator) -> tuple[Any, Any]:
     return work.astype(float), took.astype(float)
 
 
-def execute(job: Job, work: Any, took: Any) -> Executed:
-    """Carries out the acts one after the other."""
+def execute(job: Job, work: Any, took: Any, issues: Any = None) -> Executed:
+    """Carries out the acts one after the other. `issues`: how long hosts take to issue each act
+    (steps, acts, ranks); they begin a step when their devices have ended the one before."""
     entered, over = np.full((2, job.steps, len(job.acts)), np.nan)
-    came, went = np.full((2, *entered.shape, job.ranks), np.nan)
+    came, went, issued = np.full((3, *entered.shape, job.ranks), np.nan)
     now, ends, free = np.zeros(job.ranks), np.zeros((job.steps, job.ranks)), Counter()
+    host = np.zeros(job.ranks)
     for step, number, act, name, _ in job.each():
         mine = job.members(act)
         at = step, number, mine
         now[mine] += work[at]
+        if issues is not None:
+            issued[at] = host[mine] = host[mine] + issues[at]
+            now[mine] = np.maximum(now[mine], host[mine])
         came[at] = now[mine]
         if act.what == "wait":
             now[mine] = np.maximum(now[mine], over[step, act.of])
@@ -144,7 +151,8 @@ def execute(job: Job, work: Any, took: Any) -> Executed:
         went[at] = now[mine]
         if number == len(job.acts) - 1:
             ends[step] = now = now + work[step, -1]
-    return Executed(entered, over, came, went, ends)
+            host = now.copy()
+    return Executed(entered, over, came, went, issued, ends)
 
 
 def draw_of_devices(random: np.random.Generator, steps: int = 16) -> tuple[Job, Any, Any]:
@@ -201,7 +209,7 @@ def tells(job: Job, done: Executed) -> bool:
 
 def recorded(job: Job, done: Executed) -> Run:
     """What the ranks of such a run record."""
-    run, seqs = Run(job.ranks, *job.groups), {}
+    run, seqs = Run(job.ranks, *job.groups, backend="gloo" if job.meets else "mpi"), {}
     for step, ends in enumerate(done.ends / MS):
         for rank, end in enumerate(ends):
             run.step(rank, step, done.ends[step - 1, rank] / MS if step else 0.0, end)
@@ -217,8 +225,8 @@ def recorded(job: Job, done: Executed) -> Run:
             if act.op == Op.SEND:
                 sends = rank == act.root
                 (peer,) = (one for one in job.members(act) if one != rank)
-                blocked = Flag.HOST_BLOCKED if job.meets else Flag.ASYNC
-                flags = blocked if sends else Flag.ASYNC if behind else Flag(0)
+                blocked = Flag.HOST_BLOCKED if waits and sends else Flag(0)
+                flags = Flag.ASYNC if behind or not waits else blocked
                 op = Op.SEND if sends else Op.RECV
                 run.message(rank, step, op, peer, turn, came, leave, flags, group=act.group)
                 continue
@@ -231,7 +239,8 @@ def recorded(job: Job, done: Executed) -> Run:
 
 
 def recorded_by_devices(job: Job, done: Executed, random: np.random.Generator) -> Run:
-    """What hosts of such a run record that issue all of it some ms ahead, on clocks of devices."""
+    """What is recorded of such a run, on clocks of devices, which hosts issue some ms ahead where
+    it is not known when they do."""
     run, issued = Run(job.ranks, *job.groups), np.zeros(job.ranks)
     for step in range(job.steps):
         for rank in range(job.ranks):
@@ -241,6 +250,8 @@ def recorded_by_devices(job: Job, done: Executed, random: np.random.Generator) -
             own = np.array([done.came[step, number, rank], done.over[step, number]])
             ahead = own[0] / MS - random.uniform(5, 8)
             issued[rank] = max(issued[rank] + 0.005, ahead)
+            if np.isfinite(done.issued[step, number, rank]):
+                issued[rank] = done.issued[step, number, rank] / MS
             times = np.rint(own + 1e9 * (rank + 1)).astype(int).tolist()
             run.collective(
                 rank, step, turn, issued[rank], own[1] / MS + 0.2, act.op,

@@ -15,7 +15,7 @@ from tests.diagnose.graph.executed import (
     recorded_by_devices,
     tells,
 )
-from tests.diagnose.synthetic import BOOT_NS
+from tests.diagnose.synthetic import BOOT_NS, MS
 
 
 def told(seed, count=12):
@@ -52,35 +52,44 @@ def test_what_hosts_recorded_is_what_they_did(seed):
 
 @pytest.mark.parametrize("seed", range(10, 20))
 def test_what_hosts_would_have_done_is_what_a_replay_has_them_do(seed):
-    """With other work of a rank in a step, and with one longer or shorter operation."""
+    """With other work of a rank in a step, and with one longer or shorter operation; of every
+    other run from the second step on."""
     random, jobs = told(seed)
-    for job, work, took, done in jobs:
-        found = recorded(job, done).graph()
-        place = numbers(job, found)
-        rank, step = (int(random.integers(many)) for many in (job.ranks, job.steps))
-        number, factor = int(random.choice(np.flatnonzero(place[0] >= 0))), random.uniform(0.2, 1.8)
+    for turn, (job, work, took, done) in enumerate(jobs):
+        first = turn % 2
+        found = recorded(job, done).graph(first)
+        place = numbers(job, found, first)
+        rank, step = int(random.integers(job.ranks)), int(random.integers(first, job.steps))
+        number = int(random.choice(np.flatnonzero(place[-1] >= 0)))
+        factor = random.uniform(0.2, 1.8)
         other, moved = work.copy(), took.copy()
         other[step, :, rank] *= factor
         moved[step, number] *= factor
-        mine = np.flatnonzero((found.rows.lane == rank) & (found.rows["index"] == step))
+        mine = np.flatnonzero((found.rows.lane == rank) & (found.rows.step == step))
         of = place[[step], number]
         changes = (
             Change.of_work(mine, found.own_ns[mine] * factor),
             Change.of_transfers(of, found.took_ns[of] * factor),
         )
         worked, lasted = replay(found, changes) - BOOT_NS
-        assert worked == pytest.approx(execute(job, other, took).ends, abs=1), (job, rank, step)
-        assert lasted == pytest.approx(execute(job, work, moved).ends, abs=1), (job, step, number)
+        ends = [execute(job, *one).ends[first:] for one in ((other, took), (work, moved))]
+        assert worked == pytest.approx(ends[0], abs=1), (job, rank, step)
+        assert lasted == pytest.approx(ends[1], abs=1), (job, step, number)
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_what_devices_would_have_done_is_what_a_replay_has_them_do(seed):
+@pytest.mark.parametrize("loads", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_what_devices_would_have_done_is_what_a_replay_has_them_do(seed, loads):
     """With other work of a rank and with another length of one operation in all steps but the
-    first: nearly always to 1 % of the run. Compute that comes to a wait records nothing of it."""
+    first: nearly always to 1 % of the run. Compute that comes to a wait records nothing of it.
+    `loads`: hosts wait for their devices at the end of a step, and begin the next after 4 ms."""
     random, off = np.random.default_rng(seed), []
     for _ in range(8):
         job, work, took = draw_of_devices(random)
-        done = execute(job, work, took)
+        issues = np.full((job.steps, len(job.acts), job.ranks), 0.2 * MS) if loads else None
+        if loads:
+            issues[:, 0] = 4 * MS * (1 + 0.2 * random.standard_normal((job.steps, job.ranks)))
+        done = execute(job, work, took, issues)
         found = recorded_by_devices(job, done, random).graph(first=1)
         numbered = numbers(job, found, first=1)
         rank, factor = int(random.integers(job.ranks)), random.uniform(0.4, 1.8)
@@ -95,7 +104,7 @@ def test_what_devices_would_have_done_is_what_a_replay_has_them_do(seed):
             Change.of_transfers(of, found.took_ns[of] * factor),
         )
         lengths = step_lengths(found, replay(found, changes))[:, :-1].sum(axis=1)
-        runs = (done, execute(job, other, took), execute(job, work, moved))
+        runs = (done, execute(job, other, took, issues), execute(job, work, moved, issues))
         was = [np.median(run.ends[-2] - run.ends[0]) for run in runs]
         off.append(lengths / was - 1)
-    assert np.quantile(np.abs(off), 0.9) < 0.01
+    assert np.quantile(np.abs(off), 0.85) < 0.01

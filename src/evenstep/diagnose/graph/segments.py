@@ -91,8 +91,8 @@ def _between(begun_ns: Array, ended_ns: Array) -> tuple[tuple[Array, Array], Arr
     known = (begun_ns[1:] >= 0).all(axis=1) & (ended_ns[:-1] >= 0).all(axis=1)
     since = np.maximum.accumulate(ended_ns.max(axis=1, initial=0))[:-1]
     until = begun_ns.min(axis=1, initial=2**62)[1:]
-    idle = known & (until > since)
-    return (since[idle], until[idle]), np.append(0, np.where(idle, until - since, 0))
+    lasted = np.where(known, np.maximum(until - since, 0), 0)
+    return (since[known], until[known]), np.append(0, lasted)
 
 
 def _own(
