@@ -14,7 +14,13 @@ import pytest
 
 from evenstep.diagnose.graph.replay import Change, combine, replay, step_lengths
 from evenstep.diagnose.graph.streams import FASTEST_DRIFT
-from evenstep.diagnose.graph.structure import last_lanes, overlap, times
+from evenstep.diagnose.graph.structure import (
+    last_lanes,
+    overlap,
+    regularly_later,
+    seen_later,
+    times,
+)
 from evenstep.trace.spool.layout import Flag, Op
 from tests.diagnose.graph.by_hand import Run, after, at, streams
 from tests.diagnose.synthetic import BOOT_NS, MS
@@ -189,6 +195,53 @@ def test_what_ends_before_what_was_queued_before_it_is_in_no_queue():
     assert not operations.queues.any()
     assert after(operations.over_ns) == [17, 13, 37, 33]
     assert operations.took_ns.tolist() == [16 * MS, 11 * MS] * 2
+
+
+def leaving_later(later):
+    """Steps of 20 ms of calls that begin at 2, the first of which is left at 6, and the others so
+    many ms later (steps, ranks)."""
+    later = np.asarray(later, float)
+    run = Run(later.shape[1])
+    for step, row in enumerate(later):
+        for rank, more in enumerate(row):
+            since = 20 * step
+            run.collective(rank, step, step, since + 2, since + 6 + more, flags=Flag(0))
+            run.step(rank, step, since, since + 20)
+    return run.graph()
+
+
+def test_what_a_lane_goes_on_later_than_the_first_is_no_work_of_its_own():
+    found = leaving_later([[0, 1], [0, 3]])
+    assert seen_later(found, found.rows.until_ns).tolist() == [0] * 8
+    over = np.append(found.operations.over_ns, 0)[found.rows.wait]
+    assert (seen_later(found, over) / MS).tolist() == [0, 0, 1, 0, 0, 0, 3, 0]
+    seen = times(found)
+    assert (seen.work_ns / MS).tolist() == [[16, 15], [16, 13]]
+    assert (seen.blocked_ns / MS).tolist() == [[4, 5], [4, 7]]
+    assert (seen.wait_ns == 0).all()
+
+
+@pytest.mark.parametrize(("kind", "share"), [(0, 1), (-1, 0)])
+def test_what_a_lane_regularly_goes_on_later_is_its_usual_least(kind, share):
+    """Of twelve steps lane 1 is once .4 ms later and once 3, and else 1; lane 2 in six not at all.
+    Of operations of no kind nothing is told."""
+    later = np.zeros((12, 3))
+    later[:, 1], later[6:, 2] = 1, 2
+    later[3, 1], later[5, 1] = 0.4, 3
+    found = leaving_later(later)
+    regular = regularly_later(found, np.full(12, kind)) / MS
+    after = found.rows.ends & (found.rows.lane == 1)
+    assert regular[after].tolist() == [share * (0.4 if step == 3 else 1) for step in range(12)]
+    assert not regular[~after].any()
+
+
+def test_a_lane_is_later_by_its_own_measure_for_each_kind():
+    """Every other operation lane 1 leaves 1 ms later, the others 2 ms."""
+    found = leaving_later([[0, 1 + step % 2] for step in range(8)])
+    regular = regularly_later(found, np.arange(8) % 2) / MS
+    assert regular[found.rows.ends & (found.rows.lane == 1)].tolist() == [1, 2] * 4
+    as_one = regularly_later(found, np.zeros(8, int)) / MS
+    assert as_one[found.rows.ends & (found.rows.lane == 1)].tolist() == [1] * 8
 
 
 def test_a_blocking_call_is_entry_and_wait_in_one_row():
