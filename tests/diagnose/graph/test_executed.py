@@ -5,6 +5,7 @@ import pytest
 
 from evenstep.diagnose.graph.replay import Change, replay, step_lengths
 from evenstep.diagnose.graph.structure import times
+from evenstep.trace.spool.layout import Kind
 from tests.diagnose.graph.executed import (
     draw,
     draw_of_devices,
@@ -77,6 +78,45 @@ def test_what_hosts_would_have_done_is_what_a_replay_has_them_do(seed):
         assert lasted == pytest.approx(ends[1], abs=1), (job, step, number)
 
 
+def changed(job, found, random):
+    """The numbers of a graph's operations from the second step on, and two changes of all of these
+    steps: a rank and the factor on its work; and an act and the factor on its transfers."""
+    numbered = numbers(job, found, first=1)
+    rank, factor = int(random.integers(job.ranks)), random.uniform(0.4, 1.8)
+    number = int(random.choice(np.flatnonzero(numbered[-1] >= 0)))
+    mine, of = np.flatnonzero(found.rows.lane == rank), numbered[1:, number]
+    changes = (
+        Change.none(),
+        Change.of_work(mine, found.own_ns[mine] * factor),
+        Change.of_transfers(of, found.took_ns[of] * factor),
+    )
+    return changes, rank, number, factor
+
+
+def runs(job, work, took, issues, rank, number, factor):
+    """What the executor has of these changes."""
+    other, moved = work.copy(), took.copy()
+    other[1:, :, rank] *= factor
+    moved[1:, number] *= factor
+    durations = ((work, took), (other, took), (work, moved))
+    return np.stack([execute(job, *each, issues).ends for each in durations])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_hosts_waited_for_of_which_nothing_is_recorded_is_told_by_when_they_went_on(seed):
+    """They wait for all of a program in one way. Nearly always to the ns."""
+    random, off = np.random.default_rng(seed), []
+    for _ in range(8):
+        job, work, took = draw_of_devices(random)
+        run = recorded(job, execute(job, work, took))
+        run.rows = [row for row in run.rows if row["kind"] != int(Kind.PHASE)]
+        found = run.graph(first=1)
+        changes, *change = changed(job, found, random)
+        ends = replay(found, changes) - BOOT_NS
+        off.append(np.abs(ends - runs(job, work, took, None, *change)[:, 1:]).max(axis=(1, 2)))
+    assert np.quantile(off, 0.85) < 2
+
+
 @pytest.mark.parametrize("loads", [False, True])
 @pytest.mark.parametrize("seed", range(6))
 def test_what_devices_would_have_done_is_what_a_replay_has_them_do(seed, loads):
@@ -91,20 +131,9 @@ def test_what_devices_would_have_done_is_what_a_replay_has_them_do(seed, loads):
             issues[:, 0] = 4 * MS * (1 + 0.2 * random.standard_normal((job.steps, job.ranks)))
         done = execute(job, work, took, issues)
         found = recorded_by_devices(job, done, random).graph(first=1)
-        numbered = numbers(job, found, first=1)
-        rank, factor = int(random.integers(job.ranks)), random.uniform(0.4, 1.8)
-        number = int(random.choice(np.flatnonzero(numbered[-1] >= 0)))
-        other, moved = work.copy(), took.copy()
-        other[1:, :, rank] *= factor
-        moved[1:, number] *= factor
-        mine, of = np.flatnonzero(found.rows.lane == rank), numbered[1:, number]
-        changes = (
-            Change.none(),
-            Change.of_work(mine, found.own_ns[mine] * factor),
-            Change.of_transfers(of, found.took_ns[of] * factor),
-        )
+        changes, *change = changed(job, found, random)
         lengths = step_lengths(found, replay(found, changes))[:, :-1].sum(axis=1)
-        runs = (done, execute(job, other, took, issues), execute(job, work, moved, issues))
-        was = [np.median(run.ends[-2] - run.ends[0]) for run in runs]
+        ends = runs(job, work, took, issues, *change)
+        was = np.median(ends[:, -2] - ends[:, 0], axis=1)
         off.append(lengths / was - 1)
     assert np.quantile(np.abs(off), 0.85) < 0.01
