@@ -142,6 +142,11 @@ def begins(*keys: Array) -> Array:
     return new
 
 
+def finishes(*keys: Array) -> Array:
+    """Whether each row has other keys than the one after."""
+    return begins(*(key[::-1] for key in keys))[::-1]
+
+
 def running_maximum(values: Array, number: Array) -> Array:
     """The largest value so far of the rows of each number, which follow each other."""
     if not len(values):

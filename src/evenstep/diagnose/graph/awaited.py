@@ -25,7 +25,7 @@ from evenstep.diagnose.graph.gaps import (
 from evenstep.diagnose.graph.streams import AT_ONCE_NS, CROSSING_NS, TELLING
 from evenstep.diagnose.graph.structure import TimeLine, means, row_hash, row_numbers
 from evenstep.diagnose.levels import MINOR, MOST, NEARLY_ALL, SEVERAL
-from evenstep.trace.columns import Array, Columns, begins
+from evenstep.trace.columns import Array, Columns, begins, finishes
 from evenstep.trace.spool.layout import Op
 
 _REDUCTIONS = (int(Op.ALL_REDUCE), int(Op.REDUCE_SCATTER), int(Op.REDUCE))
@@ -50,7 +50,7 @@ def infer_waits(rows: Columns, operations: Columns, over_ns: Array) -> Awaited:
     """
     if "kernel" not in rows:  # of hosts
         return _infer_waits(rows, operations, over_ns)
-    last = np.flatnonzero((np.diff(rows.kernel, append=-1) != 0) | ~rows.on_device)
+    last = np.flatnonzero(finishes(rows.kernel) | ~rows.on_device)
     found = _infer_waits(rows.select(last), operations, over_ns)
     return found if len(last) == len(rows) else _of_members(found, last, len(rows))
 
@@ -261,7 +261,7 @@ def _waits_of_rows(rows: Columns, gaps: Gaps, share: Array) -> Awaited:
         found[first], worked[first] = ahead, part > 0
         begun = _work_done_after(gaps, share, part, work, waits)
         since[first] = rows.enter_ns[first + ahead - 1] + np.rint(begun).astype(np.int64)
-    last = np.diff(rows.lane, append=-1) != 0  # nothing tells what comes after
+    last = finishes(rows.lane)  # nothing tells what comes after
     idle = np.zeros(len(rows), bool)
     idle[gaps.row] = gaps.idle
     return Awaited(np.where(last & (found == 0), 1, found), worked, since, idle)

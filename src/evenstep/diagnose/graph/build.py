@@ -30,7 +30,7 @@ from evenstep.diagnose.graph.structure import (
 )
 from evenstep.diagnose.levels import LOW, NEARLY_ALL
 from evenstep.trace.clocks.clocks import Clocks
-from evenstep.trace.columns import Array, Columns, running_maximum
+from evenstep.trace.columns import Array, Columns, begins, running_maximum
 from evenstep.trace.spool.layout import Kind, Phase
 from evenstep.trace.trace import COMPUTE, Trace
 
@@ -199,7 +199,7 @@ def _select_steps(rows: Columns, operations: Columns, steps: Array) -> tuple[Col
         rows = rows.with_column(name, number[rows[name]])
     rows = rows.select((rows.enter >= 0) | (rows.wait >= 0) | (rows.order == STEP_END))
     operations = operations.select(kept)
-    follows = operations.queues & (np.diff(operations.queue, prepend=-1) == 0)
+    follows = operations.queues & ~begins(operations.queue)
     return rows, operations.with_column("queues", follows)
 
 
@@ -211,7 +211,7 @@ def _reduce(found: Entries, values: Array, where: Array, reduce: Any, empty: int
     rows = found.rows
     if not len(rows):
         return np.zeros(0, np.int64)
-    first = np.flatnonzero(np.diff(rows.operation, prepend=-1))
+    first = np.flatnonzero(begins(rows.operation))
     return np.asarray(reduce.reduceat(np.where(where, values, empty), first))
 
 
@@ -238,7 +238,7 @@ def _over(span: LaneExtent, found: Entries, ended: Array) -> tuple[Array, Array]
     operations, over = found.operations, ended
     if operations.message.any():
         over = _with_usual_messages(span, found, ended)
-    follows = (np.diff(operations.queue, prepend=-1) == 0) & ~operations.message
+    follows = ~begins(operations.queue) & ~operations.message
     if not follows.any():
         return over, follows
     rising = np.diff(over, prepend=0) >= 0

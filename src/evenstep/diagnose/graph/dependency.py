@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from evenstep.diagnose.levels import MOST
-from evenstep.trace.columns import Array, Columns, key_numbers
+from evenstep.trace.columns import Array, Columns, begins, key_numbers
 from evenstep.trace.operation_messages import STAMPS_S, OperationMessages, in_order, messages
 from evenstep.trace.operations import (
     ANYWHERE,
@@ -155,23 +155,18 @@ def _before_backward(ops: Columns) -> Pairs:
     backward = computes[ops.role[computes] == Role.BACKWARD]
     place = np.full(len(ops), -1)
     place[computes] = np.arange(len(computes))
-    first = _firsts(ops, backward)
+    first = backward[begins(ops.worker[backward])]
     at = place[first] - 2
     warm = (at >= 0) & (ops.worker[computes[np.maximum(at, 0)]] == ops.worker[first])
     earlier = np.full(int(ops.worker.max()) + 1, -1)
     earlier[ops.worker[first[warm]]] = computes[at[warm]]
-    found = [_firsts(ops, in_order(ops, ops.role == role)) for role in _BACKWARD_MESSAGES]
-    posted = np.concatenate(found)
+    found = [in_order(ops, ops.role == role) for role in _BACKWARD_MESSAGES]
+    posted = np.concatenate([nodes[begins(ops.worker[nodes])] for nodes in found])
     posted = posted[earlier[ops.worker[posted]] >= 0]
     return _seen_after(ops, earlier[ops.worker[posted]], posted)
 
 
 _BACKWARD_MESSAGES = (Role.BACKWARD_RECV, Role.BACKWARD_SEND)
-
-
-def _firsts(ops: Columns, nodes: Array) -> Array:
-    """The first of each worker, of nodes in order of workers."""
-    return np.asarray(nodes[np.diff(ops.worker[nodes], prepend=-1) != 0])
 
 
 # -- after the last compute ------------------------------------------------------------------------

@@ -75,7 +75,7 @@ def collectives(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     number = np.cumsum(begins(number) | single) - 1  # each of these an operation of its own
     placed = stamps(trace, events, clocks)
     enter, leave = placed.enter_ns, placed.leave_ns
-    first = np.flatnonzero(np.diff(number, prepend=-1))
+    first = np.flatnonzero(begins(number))
     is_root = events["rank"] == events.peer_or_root
     from_root = np.isin(events.op, FROM_ROOT) & ~single
     to_root = np.isin(events.op, TO_ROOT) & ~single
@@ -263,7 +263,7 @@ def _messages(trace: Trace, events: Columns, clocks: Clocks, ranks: Array) -> En
     ahead &= placed.enter_ns > events.device_enter_ns + TELLING_NS  # before compute reached it
     meets &= (np.bincount(channel, ahead) <= MINOR * np.bincount(channel, ~sending))[channel]
     blocks = meets & (sending & ((events.flags & _BLOCKED) != 0) | later | on_device(events))
-    first = np.flatnonzero(np.diff(number, prepend=-1))
+    first = np.flatnonzero(begins(number))
     part = {"decides": sending | meets | ~both, "waits": ~sending | blocks, "sends": sending}
     heads, members = events.select(first), np.diff(np.append(first, len(events)))
     operations = _operations(

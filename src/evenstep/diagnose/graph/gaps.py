@@ -141,7 +141,7 @@ def _pace_of(cell: Array, ratio: Array, weight: Array, usual: Array) -> Array:
 def gaps_between(rows: Columns, over: Array, place: Array, entered: Array) -> Gaps:
     """The gaps between rows in order of lane and time; `over` is when each row's operation ended,
     `place` and `entered` number its place in the program and what it enters."""
-    row = np.flatnonzero(np.diff(rows.lane, prepend=-1) == 0)
+    row = np.flatnonzero(~begins(rows.lane))
     before = rows.enter_ns[row - 1]
     opens = begins(rows.lane, rows.step)
     ends = np.full((FURTHEST, len(row)), -np.inf)

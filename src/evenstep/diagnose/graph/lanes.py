@@ -16,7 +16,7 @@ from evenstep.diagnose.graph.streams import in_order, kernels_before, with_risin
 from evenstep.diagnose.graph.structure import NO_ENTRY, TimeLine, grouped_order, row_numbers
 from evenstep.diagnose.levels import MOST, NEARLY_ALL
 from evenstep.trace.clocks.clocks import Clocks
-from evenstep.trace.columns import Array, Columns, begins, run_numbers, running_maximum
+from evenstep.trace.columns import Array, Columns, begins, finishes, run_numbers, running_maximum
 from evenstep.trace.spool.layout import Kind, Phase
 from evenstep.trace.trace import Trace
 
@@ -206,7 +206,7 @@ def _send_waits(span: LaneExtent, rows: Columns, phases: Columns, over: Array) -
     order = np.lexsort([done, lane])
     lane, done = line = TimeLine(lane[order], done[order])
     sends = sends.sorted_by("lane", "step", "leave_ns")
-    sends = sends.select(np.append(begins(sends.lane, sends.step)[1:], True))
+    sends = sends.select(finishes(sends.lane, sends.step))
     following = line.before(sends.lane, sends.leave_ns - TELLING_NS - 1)  # ends are seen late
     next_lane = np.append(lane, NONE)[following]
     gap = np.append(done, 0)[following] - sends.leave_ns
@@ -317,7 +317,7 @@ def _usual_count(place: Array, ahead: Array, telling: Array) -> Array:
     votes = np.bincount(place[telling] * width + ahead[telling])
     keys = np.flatnonzero(votes)
     order = np.lexsort([votes[keys], keys // width])
-    best = keys[order[np.flatnonzero(np.diff(keys[order] // width, append=-1))]]
+    best = keys[order[finishes(keys[order] // width)]]
     cast = np.bincount(place[telling], minlength=int(place.max()) + 1)
     found = np.full(int(place.max()) + 1, UNTOLD)
     sure = votes[best] > MOST * cast[best // width]
@@ -345,7 +345,7 @@ def _device_rows(
     waited = infer_waits(rows, found.operations, over)
     rows = rows.with_column("idle", waited.idle)
     step = run_numbers(rows.lane, rows.step)
-    last = np.flatnonzero(np.diff(step, append=-1))
+    last = np.flatnonzero(finishes(step))
     left = _awaited_at_end(rows, found.operations, over, waited, last[step])
     at_once = (waited.ahead[last] == 1) & ~waited.worked[last]
     resumed = np.where(at_once, over[rows.operation[last]], rows.enter_ns[last])
@@ -404,14 +404,14 @@ def _awaited_at_end(
         return np.zeros(0, np.int64)
     queue = operations.queue[rows.operation[open_]]
     order = np.lexsort([open_, queue, last[open_]])
-    final = np.append(begins(last[open_][order], queue[order])[1:], True)
+    final = finishes(last[open_][order], queue[order])
     return np.asarray(open_[order[final]])
 
 
 def _deferred_waits(rows: Columns, waited: Awaited) -> list[Columns]:
     """Waits some entries after that of their operation: before the work that follows, or after;
     until the next entry at the latest."""
-    parts, last = [], np.diff(rows.lane, append=-1) != 0
+    parts, last = [], finishes(rows.lane)
     until = np.where(last, 2**62, np.append(rows.enter_ns[1:], 0))
     for worked, order in ((False, WAIT), (True, WORKED)):
         waiting = np.flatnonzero((waited.ahead > 1 - worked) & (waited.worked == worked))

@@ -29,7 +29,7 @@ from evenstep.diagnose.graph.structure import (
     row_numbers,
 )
 from evenstep.diagnose.levels import MINOR, MOST, NEARLY_ALL
-from evenstep.trace.columns import Array, Columns, begins, running_maximum
+from evenstep.trace.columns import Array, Columns, begins, finishes, running_maximum
 
 _LINKS = ("enter", "wait", "after", "host", "resumes")  # columns that name operations
 ROUNDS = 64  # at most, until operations and rows agree on their segments
@@ -216,7 +216,7 @@ def _links(
     count, number = len(rows), len(operations)
     never = count + number + lanes + queues
     lane_node, queue_node = count + number, count + number + lanes
-    opens = np.diff(rows.lane, prepend=-1) != 0
+    opens = begins(rows.lane)
     previous = np.where(opens, lane_node + rows.lane, np.arange(count) - 1)
 
     earlier = queue_node + np.append(whole.queue, 0)  # of earlier segments: as its queue was left
@@ -241,15 +241,15 @@ def _links(
         alone = np.setdiff1d(np.arange(number), entered)  # after the issue before them
         needed, entered = np.append(needed, 0 * alone + never), np.append(entered, alone)
     order = np.argsort(entered, kind="stable")
-    new_queue = np.diff(operations.queue, prepend=-1) != 0
-    before = np.where(new_queue, queue_node + operations.queue, count + np.arange(number) - 1)
+    before = count + np.arange(number) - 1
+    before = np.where(begins(operations.queue), queue_node + operations.queue, before)
     queued = np.where(operations.queues, before, never)
     lane_end, lane_awaited = lane_node + np.arange(lanes), np.full(lanes, never)
-    last = np.flatnonzero(np.diff(rows.lane, append=-1) != 0)
+    last = np.flatnonzero(finishes(rows.lane))
     lane_end[rows.lane[last]] = last
     lane_awaited[rows.lane[last]] = wait[last]
     queue_end = queue_node + np.arange(queues)
-    final = np.flatnonzero(np.diff(operations.queue, append=-1) != 0)
+    final = np.flatnonzero(finishes(operations.queue))
     queue_end[operations.queue[final]] = count + final
     ends = lane_end, lane_awaited, queue_end
     return Links(previous, awaited, entered[order], needed[order], queued, *ends, issued)

@@ -233,7 +233,7 @@ def _crossed(rows: Columns, lowest: Array, highest: Array) -> Array:
         turn[rows.operation[mine]] = first[of[mine]]
     both = np.flatnonzero((turns >= 0).all(axis=0) & (lowest < highest))
     both = both[np.lexsort([*turns[::-1, both], highest[both], lowest[both]])]
-    same = np.diff(row_numbers(lowest[both], highest[both]), prepend=-1) == 0
+    same = ~begins(lowest[both], highest[both])
     return np.asarray(both[same & (np.diff(turns[1, both], prepend=0) < 0)])
 
 
@@ -253,7 +253,7 @@ def _on_streams(rows: Columns) -> tuple[Array, Array]:
     rows = rows.select(order)
     runs = run_numbers(rows.lane, rows.stream, rows.step)
     kernel = run_numbers(rows.kernel)
-    first = np.flatnonzero(np.diff(kernel, prepend=-1))
+    first = np.flatnonzero(begins(rows.kernel))
     last = first[kernel] - 1
     there = (rows.stream > 0) & (last >= 0) & (runs[last] == runs)
     began = rows.enter_ns + rows.held_ns

@@ -11,7 +11,7 @@ import numpy as np
 
 from evenstep.diagnose.graph.schedule import Links, Schedule, schedule
 from evenstep.diagnose.levels import LOW
-from evenstep.trace.columns import Array, Columns, key_numbers, run_numbers, running_maximum
+from evenstep.trace.columns import Array, Columns, begins, key_numbers, run_numbers, running_maximum
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def _reach_and_resume(graph: Graph) -> tuple[Array, Array]:
     over = np.append(graph.operations.over_ns, np.iinfo(np.int64).min)[rows.wait]
     over = running_maximum(np.maximum(rows.at_ns, over), run_numbers(rows.lane))
     before = np.append(0, over[:-1])
-    same = np.diff(rows.lane, prepend=-1) == 0
+    same = ~begins(rows.lane)
     return np.where(same, np.maximum(rows.at_ns, before), rows.at_ns), over
 
 
@@ -320,10 +320,8 @@ class Intervals(NamedTuple):
     def where(self, mask: Array) -> Intervals:
         return self if mask.all() else Intervals(*(column[mask] for column in self))
 
-    def __add__(self, other: object) -> Intervals:
+    def __add__(self, other: Intervals) -> Intervals:  # type: ignore[override]
         """The intervals of both."""
-        if not isinstance(other, Intervals):
-            return NotImplemented
         return Intervals(*(np.concatenate(pair) for pair in zip(self, other, strict=True)))
 
 
