@@ -395,11 +395,45 @@ BLOOM = "".join(
     f"iteration (s): {took} | learning rate: 5.969E-05 | lm loss: 2.463556E+00 |\n"
     for at, took in ((12695, 105.22), (12696, 105.01))
 )  # fmt: skip
+DETECTION = "".join(
+    f"[02/04 22:46:24] ppdet.engine.callbacks INFO: Epoch: [1] [{at}/100] learning_rate: 0.000029 "
+    f"loss: 4.5 eta: 67 days, 10:28:48 batch_cost: {took} data_cost: 0.0034 ips: 96.2 images/s\n"
+    for at, took in ((87, 0.1664), (88, 0.1876))
+)
+RETURNN = "".join(
+    f"ep 27 train, step {at}, ce 5.456, fer 0.872, mem_usage:cuda:0 6.7GB, {took} sec/step\n"
+    for at, took in ((37, 3.169), (38, 3.501))
+)
+GLUON = "".join(
+    f"INFO:root:[step {at}]  mlm_loss=1.41707  throughput=16.2K tks/s  time={1e3 * took}, "
+    f"latency={1e3 * took:.1f} ms/batch\n" for at, took in ((999, 13.2296), (1999, 13.1))
+)  # fmt: skip
+OUTSIDE = "".join(
+    f"Training: step {at}/10000, loss 2.31, {rate} it/s, data 0.3 ms\n"
+    for at, rate in ((100, 4.0), (110, 5.0))
+)
+SPEEDOMETER = "".join(
+    f"2026-05-04 21:0{at // 500}:18,278 Epoch[0] Batch [{at}]\tSpeed: 12586.55 samples/sec\t"
+    f"Train-accuracy=0.837458\n" for at in (500, 1000, 1500)
+)  # fmt: skip
+OF_RANK = "".join(
+    f"[2024-08-12 23:01:{at % 100:02d},941][root][INFO] - train, rank: 0, epoch: 0/500, "
+    f"step_in_slice: {at}/81081, total step: {at}, (loss_avg_rank: 0.521), {{'data_load': '0.000', "
+    f"'forward_time': '{took}', 'backward_time': '0.323', 'optim_time': '0.148', "
+    "'total_time': '0.777'}\n"
+    for at, took in ((32750, 0.304), (32800, 0.404))
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("text", "kind", "steps"),
     [
+        (DETECTION, "Paddle", {187: 0.1664, 188: 0.1876}),  # PaddlePaddle/PaddleX#2884
+        (RETURNN, "durations by name", {37: 3.169, 38: 3.501}),  # rwth-i6/returnn#1485
+        (GLUON, "durations by name", {999: 13.2296, 1999: 13.1}),  # horovod/horovod#1442
+        (OUTSIDE, "durations by name", {100: 0.25, 110: 0.2}),
+        (SPEEDOMETER, "stamped lines", {1000: 0.12, 1500: 0.12}),  # apache/mxnet#2030
+        (OF_RANK, "durations by name", {32750: 0.775, 32800: 0.875}),  # modelscope/FunASR#2006
         (BLOOM, "Megatron-LM", {12695: 105.22, 12696: 105.01}),  # bigscience, tr11-176B-ml
         (MMCV, "mmcv", {30417: 0.393, 30467: 0.392}),  # open-mmlab/mmdetection#4090
         (YOLOX, "YOLOX", {2684: 0.157, 2734: 0.155}),  # open-mmlab/mmdetection#7606
@@ -933,6 +967,7 @@ def test_a_line_with_one_part_alone_is_no_step(opened):
         "Train [ Epoch 1/9 iter {at} ] lr: 0.1, avg_reader_cost: {load} sec, avg_batch_cost: 1.0 s",
         "[step_profile] step={at} data_ms={load}e3 step_total_ms=1000.0 other_ms=3",
         "| step {at} | step_time: 1.0s | data_time: {load}s |",
+        "Epoch: [0][ {at}/500]\tTime  1.0 ( 1.0)\tData {load} ( 0.2)\tLoss 6.9e+00 (7.0e+00)",
     ],
 )
 def test_the_wait_for_data_in_the_line_of_a_step_is_its_input(opened, line):
@@ -980,7 +1015,7 @@ def test_a_loss_of_validation_beside_that_of_training_makes_no_evaluation(opened
         opened(text.replace("loss=3.1 val", "eval"))
 
 
-@pytest.mark.parametrize("said", ["images/sec: 546.0", "Duration: 1 sec", "elapsed_time: 3s"])
+@pytest.mark.parametrize("said", ["images/sec: 546.0", "Duration: 1 sec", "overhead 0.1 ms/step"])
 def test_a_rate_or_a_time_of_several_steps_is_none_of_a_step(opened, said):
     with pytest.raises(EvenstepError, match="nothing to read"):
         opened("".join(f"INFO 35 step {at} batch 128 {said} more\n" for at in range(1, 9)))
@@ -995,6 +1030,47 @@ def test_parts_in_lines_beside_a_bar_make_no_steps(opened):
         if at % 10 == 0:
             text += f"[2024-01-01 10:{clock}] step {at} loss: 2.0 data_time: 0.5\n"
     assert set(seconds_of_steps(opened(text)).values()) == {5.0}
+
+
+def test_the_first_step_of_an_epoch_stands_for_itself_among_lines_of_one_in_ten(opened):
+    text = "".join(
+        f"Epoch: [{epoch}][{at}/100]\tTime {took} (0.2)\tData {took - 0.1:.3f} (0.1)\tLoss 7 (7)\n"
+        for epoch in (0, 1) for at in range(0, 100, 10) for took in [0.1 if at else 9.1]
+    )  # fmt: skip
+    trace = opened(text)
+    assert set(seconds_of_steps(trace).values()) == {0.1}
+    assert not diagnose(trace).findings
+
+
+@pytest.mark.parametrize("tag", ["- train, rank: {}, epoch: 0,", "Node[{}]"])
+def test_a_rank_in_the_words_of_a_line_is_whose_it_is(opened, tag):
+    text = "".join(
+        f"2024-08-12 23:01:{at:02d},941 {tag.format(rank)} step: {at}, loss: 0.5\n"
+        for at in range(1, 5) for rank in (1, 3)
+    )  # fmt: skip
+    assert set(opened(text).ranks) == {1, 3}
+
+
+def test_timers_of_the_first_megatron_are_parts_of_a_rank(opened):
+    text = "".join(
+        f"time (ms) | forward: 207.0 | backward: 350{at}.0 | optimizer: 3000.0 | data loader: 0.1\n"
+        for at in range(3)
+    )
+    assert list(seconds_of_steps(opened(text)).values()) == [6.707, 6.708, 6.709]
+
+
+def test_sections_in_a_report_of_stragglers_are_parts_of_ranks(opened):
+    """Rank 1 of 3 takes 30 ms more forward: of 100 ms, the others wait."""
+    parts = {"forward": (20, 50, 20), "backward": (40, 40, 40), "optimizer": (10, 10, 10)}
+    report = "[default0]:=== Straggler Report at Step {} ===\n[default0]:Section Timings (ms):\n"
+    for name, took in parts.items():
+        report += (
+            f"[default0]:\n[default0]:  {name}:\n[default0]:    Min: 9ms, Max: 50ms, Avg: 3ms\n"
+        )
+        report += "".join(f"[default0]:    Rank {at}: {ms}.00ms\n" for at, ms in enumerate(took))
+    trace = opened("".join(report.format(10 * at) for at in range(1, 9)))
+    assert seconds_of_steps(trace) == {(rank, at): 0.1 for rank in range(3) for at in range(1, 9)}
+    assert diagnose(trace).findings[0].where.ranks == [1]
 
 
 def test_no_wait_for_data_is_no_row_left_out(opened):

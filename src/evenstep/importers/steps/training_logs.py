@@ -8,7 +8,6 @@ begin with it (torchrun, srun, mpirun); any other log is of one rank.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -25,6 +24,7 @@ from evenstep.importers.file_ranks import ranks_in_order
 from evenstep.importers.steps import progress
 from evenstep.importers.steps.records import WHOLE, Timed, trace_of
 from evenstep.importers.steps.step_tables import duration_of
+from evenstep.importers.steps.timers import MARKS, WORK, Timers
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.spool.layout import Phase
 from evenstep.trace.trace import Trace
@@ -47,8 +47,11 @@ _RANK = re.compile(
 _TAG = re.compile(
     r"\[(?:rank|default|trainer|worker)(\d{1,7})\]:|\[(?:[\w.@-]{1,80},)?(\d{1,7})\]<std\w{3}>:"
 )
-#: The rank in a program's own words, before any launcher's: `[Rank 3]`, `(rank=3)`.
-_OWN = re.compile(r"[\[(]rank[ =:]{1,2}(\d{1,7})(?:/\d{1,7})?[\])]", re.IGNORECASE)
+#: The rank in a program's own words, before any launcher's: `[Rank 3]`, `rank: 3,`, `Node[3]`.
+_OWN = re.compile(
+    r"[\[(]rank[ =:]{1,2}(\d{1,7})(?:/\d{1,7})?[\])]|\brank[=:] ?(\d{1,7}),|\bNode\[(\d{1,7})\]",
+    re.IGNORECASE,
+)
 _TAGGED = 160  # characters before the end of a tag
 _HOLE = re.compile(rb"\0{64,}")  # what a crash or a rotation of logs leaves in a file
 _RETURN = "#015"  # a carriage return in what syslog and CloudWatch keep of a terminal
@@ -62,98 +65,7 @@ _CLOCK = {"d": 86400, "h": 3600, "m": 60, "sec": 1}  # seconds of each
 _UNITS = {"K": 1e3, "m": 1e-3, "u": 1e-6}  # before a unit
 _NUMBER = r"\\d+(?:\\.\\d+)?(?:[eE][+-]?\\d+)?"  # in a replacement
 
-MARKS = ("times across ranks (ms):", "time (ms) | ")  # of timers with a rank
-_MS = r"(\d{1,12}(?:\.\d{1,9})?)"
-_OF_RANK = re.compile(rf"^\s*rank\s+(\d{{1,7}}): {_MS}\s*$")
-_NAME = re.compile(r"^\s*([\w-]{1,60}):\s*$")
-_OF_ALL = re.compile(rf"^\s*([\w-]{{1,60}}) \.+: \(?(?:{_MS}, )?{_MS}\)?\s*$")
-_MICRO = "_microstep"
-_OF_ONE = re.compile(rf"([\w-]{{1,60}}): {_MS}")
-#: Of the timers that contain each other, those of a rank's own work and of its calls.
-_PHASES = {
-    "batch-generator": Phase.INPUT, "batch_input": Phase.INPUT,
-    "forward-compute": Phase.FORWARD, "forward": Phase.FORWARD, "fwd": Phase.FORWARD,
-    "backward-compute": Phase.BACKWARD, "backward_inner": Phase.BACKWARD,
-    "bwd_inner": Phase.BACKWARD, "backward-params-all-reduce": Phase.SYNC,
-    "backward_allreduce": Phase.SYNC, "bwd_allreduce": Phase.SYNC,
-    "optimizer": Phase.OPTIMIZER, "step": Phase.OPTIMIZER,
-}  # fmt: skip
-_WORK = {Phase.FORWARD, Phase.BACKWARD}
-_PARTS = {*_WORK, Phase.INPUT, Phase.SYNC, Phase.OPTIMIZER, WHOLE}  # that a line may tell
-
-
-@dataclass(slots=True)
-class Timers:
-    """Parts of steps in the timers read so far.
-
-    Of one rank (`time (ms) | forward: …`), or in Megatron-LM of all, or the shortest and longest of
-    all (`--timing-log-option`).
-    """
-
-    cells: dict[tuple[int, int], dict[Phase, float]] = field(default_factory=dict)  # rank, step; s
-    spread: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # ms, of all ranks
-    micro: dict[tuple[int, int], dict[Phase, float]] = field(default_factory=dict)  # of DeepSpeed's
-    # micro-batches, which are steps where no timers of steps are
-    lines: Counter[tuple[int, bool]] = field(default_factory=Counter)  # of one rank's timers
-    open: bool = False  # whether timers of all ranks follow
-    name: str = ""  # of the timer whose ranks follow
-
-    def take(self, text: str, rank: int, number: int | None) -> None:
-        """Take in a line after that of step `number`; None: each line of timers is a step."""
-        if MARKS[1] in text:
-            told = {name: float(value) for name, value in _OF_ONE.findall(text)}
-            if micro := all(name.endswith(_MICRO) for name in told):
-                told = {name.removesuffix(_MICRO): value for name, value in told.items()}
-            if number is None and Phase.FORWARD not in map(_PHASES.get, told):
-                return
-            self.lines[rank, micro] += 1
-            at = self.lines[rank, micro] if number is None or micro else number
-            self._enter(rank, at, told, micro)
-        elif "across ranks (ms):" in text:
-            self.open = True
-        elif self.open and (found := _OF_RANK.match(text)):
-            self._enter(int(found[1]), number or 0, {self.name: float(found[2])})
-        elif self.open and (found := _OF_ALL.match(text)):
-            low, high = found[2] or "nan", found[3]
-            self.spread.setdefault(found[1], []).append((float(low), float(high)))
-        elif self.open:
-            found = _NAME.match(text)
-            self.open, self.name = bool(found), found[1] if found else ""
-
-    def _enter(self, rank: int, at: int, told: Mapping[str, float], micro: bool = False) -> None:
-        cells = self.micro if micro else self.cells
-        cell = cells.setdefault((min(rank, MOST_RANKS), at), {})
-        cell |= {_PHASES[name]: ms / 1e3 for name, ms in told.items() if name in _PHASES}
-
-    def rows(self, whole_s: Mapping[int, float]) -> Iterator[tuple[int, int, float, float, int]]:
-        """Rank, step, start (unknown), seconds and phase of each part. Where the length of a step
-        is known, what its parts leave of it is communication, and forward includes input."""
-        for (rank, number), cell in (self.cells or self.micro).items():
-            if not cell.keys() >= _WORK:
-                continue
-            if number in whole_s:
-                cell[Phase.FORWARD] -= cell.get(Phase.INPUT, 0.0)
-                rest = whole_s[number] - sum(cell.values()) + cell.get(Phase.SYNC, 0.0)
-                cell[Phase.SYNC] = max(rest, 0.0)
-            for phase, seconds in sorted(cell.items()):
-                yield rank, number, np.nan, seconds, int(phase)
-
-    def limits(self) -> list[str]:
-        """What the timers do not tell."""
-        if self.micro and not self.cells:
-            return ["timers of this log are of micro-batches: each is taken for a step"]
-        known = any(cell.keys() >= _WORK for cell in self.cells.values())
-        what = "" if known or not self.cells else "of parts that all ranks end together"
-        if self.spread:
-            names = [name for name, part in _PHASES.items() if part in _WORK]
-            name = min(self.spread.keys() & set(names) or self.spread)
-            low, high = np.median(self.spread[name], axis=0)
-            what = f"the longest of all ranks ({name}: {high:.6g} ms)"
-            if low >= 0:
-                both = f"{low:.6g} and {high:.6g} ms"
-                what = f"the shortest and longest of all ranks ({name}: {both})"
-        said = f"timers of this log are {what}: they do not tell which rank is slow; log with "
-        return [f"{said}--timing-log-level 2 --timing-log-option all"] if what else []
+_PARTS = {*WORK, Phase.INPUT, Phase.SYNC, Phase.OPTIMIZER, WHOLE}  # that a line may tell
 
 
 class LogLine(NamedTuple):
@@ -215,7 +127,7 @@ class LogKind(NamedTuple):
         epoch, steps = int(said.get("epoch", 0)), int(said.get("steps", 0))
         step = said["step"] + epoch * steps
         parts = {} if self.coarse else _parts(text)
-        named = parts.pop(WHOLE, sum(parts.values()) if parts.keys() >= _WORK else np.nan)
+        named = parts.pop(WHOLE, sum(parts.values()) if parts.keys() >= WORK else np.nan)
         seconds = said.get("s", said.get("since", said.get("ms", np.nan) * unit / 1e3))
         if said.get("rate"):
             seconds = 1.0 / said["rate"]
@@ -227,7 +139,9 @@ class LogKind(NamedTuple):
             clock_s = sum(said.get(name, 0) * long for name, long in _CLOCK.items())
         if not clock_s < LATEST_S:
             clock_s, whole = _stamp(text)
-        if np.isnan(seconds) and (np.isnan(clock_s) or not self.mark):
+        if self.window == 1 and np.isnan(seconds) and not (clock_s > 0 and not whole):
+            seconds = _each(text)  # what a clock tells between lines holds more
+        if np.isnan(seconds) and (np.isnan(clock_s) or self.window == 1):
             return None
         return LogLine(int(step), seconds, clock_s, steps, epoch, whole, "since" in said, parts)
 
@@ -238,16 +152,19 @@ BARE = ("epochs", "nanoGPT")  # whose word of a duration may be any program's wo
 BETWEEN, ALL = 0.0, np.inf  # windows: the steps since the last line, or since the beginning
 
 
+#: `Forward: 237.0ms`, `step_time=0.5`, `'forward_time': '0.3'`; with a mean, `Data 0.012 (0.050)`.
 _PAIR = re.compile(
-    r"(?<![\w/])(?!(?i:duration|seconds))([A-Za-z][\w/]{0,60})[:=]\s{0,4}"
+    r"(?<![\w/])(?!(?i:duration|seconds))"
+    r"((?:(?<!per )(?i:step|iter(?:ation)?|batch) )?[A-Za-z][\w/]{0,60})"
+    r"(?:['\"]?[:=]\s{0,4}['\"]?|\s{1,4}(?=[\d.]{1,12}\s?\(\s{0,4}[\d.]))"
     r"(\d+(?:\.\d+)?(?:e[-+]?\d+)?)(?: ?([mu]?s|sec)\b)?"
     r"(?![\w.%/]| (?:min(?:ute)?s?|milli\w+|h(?:ours?)?)\b(?![:=]))"
 )
 
 
 def _parts(text: str) -> dict[int, float]:
-    """Seconds of a step and of its parts in a line, by phase, of names with a value such as
-    `Forward: 237.0ms`, `step_time=0.5`; none of a run's or an epoch's."""
+    """Seconds of a step and of its parts in a line, by phase, of names with a value; none of a
+    run's or an epoch's."""
     found: dict[int, float] = {}
     for name, value, unit in _PAIR.findall(text):
         named = f"{name} {unit}" if unit else f"{name}_time" if name.lower() == "data" else name
@@ -255,6 +172,21 @@ def _parts(text: str) -> dict[int, float]:
         if one and one.phase in _PARTS and (not one.total or name.startswith("step")):
             found.setdefault(one.phase, float(value) * one.unit_s)
     return found
+
+
+#: A number whose unit is of a step: `0.3 sec/batch`, `22 ms/it`, `4.2 steps/s`.
+_EACH = re.compile(
+    r"(?:^|[,;(|]|\b(?:time|latency|speed)\b)\W{0,3}(\d+(?:\.\d+)?(?:e[-+]?\d+)?) ?"
+    r"(?:(?P<unit>[mu]?)s(?:ec)?/(?:step|batch|iter|it)|(?P<rate>step|batche|iter|it)s?/s(?:ec)?)\b"
+)
+
+
+def _each(text: str) -> float:
+    """Seconds of a step by the unit of a number in a line without a bar; nan without one."""
+    found = None if KINDS[BAR].mark in text else _EACH.search(text)
+    value = float(found[1]) if found else np.nan
+    inverse = found is not None and found["rate"] and value
+    return 1.0 / value if inverse else value * _UNITS.get(found["unit"] or "" if found else "", 1.0)
 
 
 def _kind(mark: str, pattern: str, window: float = BETWEEN) -> LogKind:
@@ -288,7 +220,8 @@ KINDS = {
     "verl": _kind("timing_s/step:", r"^.{0,80}?\bstep:<step> - .*?\btiming_s/step:<s>", 1),
     "OLMo": _kind("[step=", r"\[step=<step>/\d{1,9}[,\]]"),
     "Paddle": _kind("batch_cost",
-        r"(?:^|\bepoch:? \[?<epoch>\b.{0,20}?|.)\b(?:global[ _]step|iter|batch_id):? <step>\b"
+        r"(?:^|\b[Ee]poch:? \[?<epoch>\b.{0,20}?|.)"
+        r"(?:\b(?:global[ _]step|iter|batch_id):? |\] \[ *)<step>\b(?:/<steps>\])?"
         r".{0,400}?\b(?:avg_)?batch_cost: <s>"),
     "ESPnet": _kind("train_time=", r"\b<epoch>epoch:train:\d{1,9}-<step>batch:.*?\btrain_time=<s>"),
     # `Step 50/ 1000; acc: 7.5; …; 18916/18871 tok/s; 6 sec`, and of older ones `Epoch 1, 50/ 657;`
@@ -336,14 +269,13 @@ KINDS = {
     "ms-swift": _kind("global_step/max_steps",
         r"global_step/max_steps.: .<step>/<steps>.{0,200}?\belapsed_time.: .(?:(?P<d>\d{1,4})d )?"
         r"(?:(?P<h>\d{1,2})h )?(?:(?P<m>\d{1,2})m )?(?P<sec>\d{1,2})s"),
-    "TF-Slim": _kind("sec/step)", r"\bglobal step <step>: .{0,80}?\(<s> sec/step\)", 1),
     "TF Estimator": _kind(" sec)", r"\bloss = .{0,80}?\bstep = <step> \(<since> sec\)"),
     "BigDL": _kind("records in ",
         r"\[Iteration <step>\].{0,80}?\bTrained \d{1,9} records in <s> seconds", 1),
     # any line with a step and how long it or its parts took
-    TOLD: _kind("", r"(?i)^(?=.*(?:time|[mu]s\b|sec))" + _NUMBERED, 1),
-    # any line with a time stamp, a step and a loss, as of torchtitan and InternLM
-    STAMPED: _kind("oss", r"(?i)^(?=.*loss)" + _NUMBERED),
+    TOLD: _kind("", r"(?i)^(?=.*(?:time|[mu]s\b|sec|/s\b|\bs/))" + _NUMBERED, 1),
+    # any line with a time stamp, a step and a loss or accuracy, as of torchtitan and MXNet
+    STAMPED: _kind("", r"(?i)^(?=.*(?:loss|accuracy))" + _NUMBERED),
     # `12/100 [===>..] - 2s 22ms/step`, also with `━━━`, and `100/100 - 2s - 2s/epoch - 22ms/step`
     KERAS: _kind("/step",
         r"(?<![\d.])(?P<step>[1-9]\d{0,8})/<steps> (?:\[[=>.]{1,99}\]|[━╸]{1,99}|-).{0,200}? "
@@ -459,6 +391,10 @@ def read(sources: Sequence[SourceFile]) -> Trace:
     between = _between(log, draft.limits)
     window = KINDS[log.kind].window if log.kind in KINDS and between is log.rows else BETWEEN
     log.rows = between + counted
+    ahead = np.diff(sorted({row[1] for row in log.rows if row[0] == log.rows[0][0]}))
+    apart = float(np.median(ahead)) if len(ahead) else 1.0  # of steps between two lines
+    if window == 1 < apart and log.epoch_steps:  # an epoch's first step stands for itself alone
+        log.rows = [row for row in log.rows if row[1] % log.epoch_steps > 1] or log.rows
     whole_s = {number: seconds for _, number, _, seconds in log.rows}
     if log.rows:
         log.timers.micro.clear()
@@ -478,8 +414,6 @@ def read(sources: Sequence[SourceFile]) -> Trace:
     trace.limits += log.timers.limits()
     if log.mixed > progress.MIXED * len(log.rows):
         trace.limits.append(progress.ONE_OF_SEVERAL)
-    ahead = np.diff(rows.number[rows.rank == rows.rank[0]])  # of steps between two lines
-    apart = float(np.median(ahead[ahead > 0])) if (ahead > 0).any() else 1.0
     if "lost_work_s" in trace.run:
         trace.run["lost_work_s"] *= apart
     if lost_s:

@@ -1,0 +1,113 @@
+"""Parts of steps in the timers that trainers print: of one rank, or of all.
+
+Of one rank are those of DeepSpeed and of the first Megatron-LM (`time (ms) | forward: …`). Of all
+are those of Megatron-LM (`--timing-log-option`), or the shortest and longest of all, and reports
+of stragglers in its forks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from evenstep.trace.ranks import MOST_RANKS
+from evenstep.trace.spool.layout import Phase
+
+_ONE = "time (ms) | "
+MARKS = ("times across ranks (ms):", "Section Timings (ms):", _ONE)  # of timers with a rank
+_ALL = (*MARKS[:2], "across ranks (ms):")
+_MS = r"(\d{1,12}(?:\.\d{1,9})?)"
+_OF_RANK = re.compile(rf"^\s*[Rr]ank\s+(\d{{1,7}}): {_MS}(?:ms)?\s*$")
+_NAME = re.compile(r"^\s*([\w-]{1,60}):\s*$")
+_OF_ALL = re.compile(rf"^\s*([\w-]{{1,60}}) \.+: \(?(?:{_MS}, )?{_MS}\)?\s*$")
+_BESIDE = re.compile(r"^\s*(?:Min: .*)?$")  # lines within a report that are not of a rank
+_MICRO = "_microstep"
+_OF_ONE = re.compile(rf"([\w-]{{1,60}}): {_MS}")
+#: Of the timers that contain each other, the last in a line: of a rank's own work and its calls.
+_PHASES = {
+    "batch-generator": Phase.INPUT, "batch_input": Phase.INPUT,
+    "forward-compute": Phase.FORWARD, "forward": Phase.FORWARD, "fwd": Phase.FORWARD,
+    "backward-compute": Phase.BACKWARD, "backward_inner": Phase.BACKWARD,
+    "backward-backward": Phase.BACKWARD, "bwd_inner": Phase.BACKWARD,
+    "backward": Phase.BACKWARD, "bwd": Phase.BACKWARD,
+    "backward-params-all-reduce": Phase.SYNC, "backward-allreduce": Phase.SYNC,
+    "backward_allreduce": Phase.SYNC, "bwd_allreduce": Phase.SYNC,
+    "optimizer": Phase.OPTIMIZER, "step": Phase.OPTIMIZER,
+}  # fmt: skip
+WORK = {Phase.FORWARD, Phase.BACKWARD}
+
+
+@dataclass(slots=True)
+class Timers:
+    """Parts of steps in the timers read so far."""
+
+    cells: dict[tuple[int, int], dict[Phase, float]] = field(default_factory=dict)  # rank, step; s
+    spread: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # ms, of all ranks
+    micro: dict[tuple[int, int], dict[Phase, float]] = field(default_factory=dict)  # of DeepSpeed's
+    # micro-batches, which are steps where no timers of steps are
+    lines: Counter[tuple[int, bool]] = field(default_factory=Counter)  # of one rank's timers
+    open: bool = False  # whether timers of all ranks follow
+    reports: int = 0  # of all ranks
+    name: str = ""  # of the timer whose ranks follow
+
+    def take(self, text: str, rank: int, number: int | None) -> None:
+        """Take in a line after that of step `number`; None: each line of timers is a step."""
+        if _ONE in text:
+            told = {name: float(value) for name, value in _OF_ONE.findall(text)}
+            if micro := all(name.endswith(_MICRO) for name in told):
+                told = {name.removesuffix(_MICRO): value for name, value in told.items()}
+            if number is None and Phase.FORWARD not in map(_PHASES.get, told):
+                return
+            self.lines[rank, micro] += 1
+            at = self.lines[rank, micro] if number is None or micro else number
+            self._enter(rank, at, told, micro)
+        elif any(mark in text for mark in _ALL):
+            self.open, self.reports = True, self.reports + 1
+        elif self.open and (found := _OF_RANK.match(text)):
+            at = self.reports if number is None else number
+            self._enter(int(found[1]), at, {self.name: float(found[2])})
+        elif self.open and (found := _OF_ALL.match(text)):
+            low, high = found[2] or "nan", found[3]
+            self.spread.setdefault(found[1], []).append((float(low), float(high)))
+        elif self.open and not _BESIDE.match(text):
+            found = _NAME.match(text)
+            self.open, self.name = bool(found), found[1] if found else ""
+
+    def _enter(self, rank: int, at: int, told: Mapping[str, float], micro: bool = False) -> None:
+        cells = self.micro if micro else self.cells
+        cell = cells.setdefault((min(rank, MOST_RANKS), at), {})
+        cell |= {_PHASES[name]: ms / 1e3 for name, ms in told.items() if name in _PHASES}
+
+    def rows(self, whole_s: Mapping[int, float]) -> Iterator[tuple[int, int, float, float, int]]:
+        """Rank, step, start (unknown), seconds and phase of each part. Where the length of a step
+        is known, what its parts leave of it is communication, and forward includes input."""
+        for (rank, number), cell in (self.cells or self.micro).items():
+            if not cell.keys() >= WORK:
+                continue
+            if number in whole_s:
+                cell[Phase.FORWARD] -= cell.get(Phase.INPUT, 0.0)
+                rest = whole_s[number] - sum(cell.values()) + cell.get(Phase.SYNC, 0.0)
+                cell[Phase.SYNC] = max(rest, 0.0)
+            for phase, seconds in sorted(cell.items()):
+                yield rank, number, np.nan, seconds, int(phase)
+
+    def limits(self) -> list[str]:
+        """What the timers do not tell."""
+        if self.micro and not self.cells:
+            return ["timers of this log are of micro-batches: each is taken for a step"]
+        known = any(cell.keys() >= WORK for cell in self.cells.values())
+        what = "" if known or not self.cells else "of parts that all ranks end together"
+        if self.spread:
+            names = [name for name, part in _PHASES.items() if part in WORK]
+            name = min(self.spread.keys() & set(names) or self.spread)
+            low, high = np.median(self.spread[name], axis=0)
+            what = f"the longest of all ranks ({name}: {high:.6g} ms)"
+            if low >= 0:
+                both = f"{low:.6g} and {high:.6g} ms"
+                what = f"the shortest and longest of all ranks ({name}: {both})"
+        said = f"timers of this log are {what}: they do not tell which rank is slow; log with "
+        return [f"{said}--timing-log-level 2 --timing-log-option all"] if what else []
