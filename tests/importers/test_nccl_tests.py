@@ -168,6 +168,24 @@ def test_the_json_report_gives_the_same(tmp_path):
     assert (floor["op"], floor["time_ns"], floor["nodes"]) == ("all_reduce", 1234500, 2)
 
 
+def test_a_line_of_json_per_result_is_a_floor(tmp_path):
+    """The lines of rccl-tests (-Z json), ROCm/rccl-tests#93."""
+    line = (
+        '{{"#wrong":"0","algBw":{0},"busBw":{1},"gpusPerRank":1,"inPlace":{2},"name":"AllReduce",'
+        '"nodes":2,"ranks":4,"ranksPerNode":2,"redop":"sum","size":2048,"time":19.5,"type":"float"}}'
+    )
+    path = tmp_path / "rccl.json"
+    path.write_text("\n".join([line.format(0.105, 0.1575, 0), "[1]", line.format(0.1, 0.15, 1)]))
+    assert nccl_tests.recognises(SourceFile(path, path.read_bytes()))
+    found = read(path)
+    assert [each["in_place"] for each in found] == [False, True]
+    first = {name: found[0][name] for name in ("op", "bytes", "time_ns", "busbw_gBps", "ranks")}
+    assert first == {
+        "op": "all_reduce", "bytes": 2048, "time_ns": 19_500, "busbw_gBps": 0.1575, "ranks": 4,
+    }  # fmt: skip
+    assert found[0]["nodes"] == 2
+
+
 def test_a_report_that_was_cut_is_a_sentence(tmp_path):
     path = tmp_path / "report.json"
     path.write_text('{"version": 2, "args": [')

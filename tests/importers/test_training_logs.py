@@ -559,6 +559,8 @@ def test_a_bar_shown_again_at_its_end_is_no_further_epoch(opened, between):
          "a monitor of devices.*give the job's log"),
         ("# gpu   pwr gtemp    sm\n# Idx     W     C     %\n    0    93    41    98\n",
          "a monitor of devices"),
+        ('[{"name": "process_name", "pid": 5, "ph": "M", "args": {"name": "Ascend Hardware"}}]\n',
+         "a trace of the Ascend profiler.*give the step_trace_time.csv"),
         ("Not all ranks joining collective: sequence number: 31\nmissing ranks: {3}\n",
          "an analysis of flight recorders"),
         # open-mpi/ompi#12318
@@ -1071,6 +1073,32 @@ def test_sections_in_a_report_of_stragglers_are_parts_of_ranks(opened):
     trace = opened("".join(report.format(10 * at) for at in range(1, 9)))
     assert seconds_of_steps(trace) == {(rank, at): 0.1 for rank in range(3) for at in range(1, 9)}
     assert diagnose(trace).findings[0].where.ranks == [1]
+
+
+@pytest.mark.parametrize(
+    ("step", "then", "at"),
+    [
+        ("epoch: {at} step: 40, loss is 0.02", "epoch time: 9.8 ms, per step time: {ms} ms", 40),
+        ("INFO:tensorflow:loss = 1.7, step = {at}", "INFO:tensorflow:global_step/sec: {rate}", 1),
+        ("step: {at}", "loss: 3.2\ntokens seen: 2621\ncurrent step time: {s}", 1),
+        ("[batch={at}/100]:", "\t Train loss: 6.5\n\t Train speed/batches_per_sec: {rate}", 1),
+    ],
+)
+def test_a_line_that_only_tells_how_long_steps_took_is_of_the_step_before(opened, step, then, at):
+    text = "".join(
+        f"{step.format(at=epoch)}\n{then.format(ms=500 * epoch, s=epoch / 2, rate=2 / epoch)}\n"
+        for epoch in (1, 2, 4)
+    )
+    numbers = (1, 2, 3) if at > 1 else (1, 2, 4)
+    assert seconds_of_steps(opened(text)) == {
+        (0, at * number): epoch / 2 for number, epoch in zip(numbers, (1, 2, 4), strict=True)
+    }
+
+
+def test_the_mean_at_the_end_of_a_run_is_not_of_its_last_step(opened):
+    text = "".join(f" {at}%|##  | {at}/99 [00:{at:02d}<01:00,  1.0s/it]\n" for at in range(1, 50))
+    more = "{'loss': 2.3, 'step': 49}\n{'train_runtime': 49, 'train_steps_per_second': 0.25}\n"
+    assert seconds_of_steps(opened(text + more)) == seconds_of_steps(opened(text))
 
 
 def test_no_wait_for_data_is_no_row_left_out(opened):

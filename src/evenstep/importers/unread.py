@@ -27,6 +27,8 @@ _KNOWN = (
     ((), rb"^JobID\b", "accounting of Slurm, which has no steps", "give the job's log"),
     ((), rb'^{"displayTimeUnit":"ns","metadata":{"highres-ticks":true}',
      "a viewer's copy of an XPlane profile", "give the .xplane.pb beside it"),
+    ((), rb'"Ascend Hardware"', "a trace of the Ascend profiler",
+     "give the step_trace_time.csv that its analysis writes beside it"),
     ((".pftrace", ".perfetto-trace", ".perfetto"), rb"",
      "a Perfetto trace", "give the profile that it was made from"),
     ((), rb'"rocprofiler-sdk-tool"|"KERNEL_DISPATCH"',

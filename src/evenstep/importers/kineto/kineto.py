@@ -35,8 +35,9 @@ from evenstep.trace.trace import Trace
 
 NAME = "Kineto trace"
 _MARKS = re.compile(rb'"traceEvents"\s*:|"ph"\s*:\s*"[A-Za-z]"')
-#: In Chrome JSON of other tools: Horovod's timeline, the viewer's copy beside an XPlane profile.
-_OTHERS = (b'"NEGOTIATE_', b'"metadata":{"highres-ticks":true}')
+#: In Chrome JSON of other tools: Horovod's timeline, the viewer's copy beside an XPlane profile,
+#: the Ascend profiler's.
+_OTHERS = (b'"NEGOTIATE_', b'"metadata":{"highres-ticks":true}', b'"Ascend Hardware"')
 _PREAMBLE = (b'"schemaVersion"', b'"deviceProperties"')  # may fill the head before any event
 
 

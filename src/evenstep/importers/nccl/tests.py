@@ -2,9 +2,10 @@
 is late.
 
 Text of any version is read by its header line, since columns differ (`root`, `error` or `#wrong`,
-time stamps, per-iteration columns), and so is the JSON that `-J FILE` writes. Sizes are as printed:
-of the larger of the two buffers, with the parts of all ranks. Bandwidths are as nccl-tests defines
-them: algbw is size over time, busbw is algbw times the factor of the operation.
+time stamps, per-iteration columns), and so is JSON: of `-J FILE`, and of rccl-tests (`-Z json`), a
+line per result. Sizes are as printed: of the larger of the two buffers, with the parts of all
+ranks. Bandwidths are as nccl-tests defines them: algbw is size over time, busbw is algbw times the
+factor of the operation.
 """
 
 from __future__ import annotations
@@ -14,12 +15,21 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from evenstep.allreduce import bus_factor
 from evenstep.errors import TraceError
-from evenstep.importers.content import CompanionFormat, SourceFile, TextLine, lines, whole_json
+from evenstep.importers.content import (
+    CompanionFormat,
+    SourceFile,
+    TextLine,
+    lines,
+    unquoted,
+    whole,
+    whole_json,
+)
 from evenstep.importers.kineto.names import operation
 from evenstep.trace.spool.layout import Op
 
@@ -28,6 +38,7 @@ PROBED = b"evenstep.floors/1"  # the schema of what `evenstep probe` writes
 MOST_BYTES = 256_000_000
 MOST_FLOORS = 100_000  # rows kept of all files together
 LARGEST = 1e15  # of any printed number: bytes, microseconds, GB/s
+_RCCL = b'"algBw":'
 
 _PROGRAM = re.compile(r"\b(\w+)_perf\b")
 _RANK = re.compile(r"#\s*Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S+)")
@@ -75,7 +86,12 @@ def recognises(source: SourceFile) -> bool:
     """Whether the head has a table of nccl-tests, or its JSON."""
     head = source.head
     if head.lstrip()[:1] == b"{":
-        return PROBED in head[:1_000] or (b'"nccl_version"' in head and b'"args"' in head)
+        told = (
+            PROBED in head[:1_000],
+            b'"nccl_version"' in head and b'"args"' in head,
+            _RCCL in head,
+        )
+        return any(told)
     return re.search(rb"algbw\s+busbw", head) is not None or b"# nThread" in head
 
 
@@ -83,7 +99,9 @@ def read(sources: Sequence[SourceFile]) -> Mapping[str, Any]:
     """Read the floors of all files. Raises `TraceError` where there are none."""
     floors: list[dict[str, Any]] = []
     for source in sources:
-        if source.head.lstrip()[:1] == b"{":
+        if _RCCL in source.head:
+            floors += from_rccl(lines(source.path), source.path.name)
+        elif source.head.lstrip()[:1] == b"{":
             floors += from_json(source.path, probed=PROBED in source.head[:1_000])
         else:
             floors += from_lines(lines(source.path), source.path.name)
@@ -214,6 +232,16 @@ def from_json(path: Path, *, probed: bool) -> list[dict[str, Any]]:
     return found
 
 
+def from_rccl(text: Iterable[TextLine], file: str) -> Iterator[dict[str, Any]]:
+    """Floors in the JSON lines of rccl-tests; other lines are skipped."""
+    for line in islice(text, MOST_FLOORS):
+        row = unquoted(line.text)
+        if isinstance(row, dict) and "algBw" in row:
+            named = {_IN_JSON.get(name, name): value for name, value in row.items()}
+            test = _Test(op=operation(str(row.get("name"))[:40]), unit_ns=1e3)
+            yield from _floor(test, named, bool(row.get("inPlace")), file)
+
+
 def _is_floor(row: Any) -> bool:
     names = "bytes", "time_ns", "algbw_gBps", "busbw_gBps"
     return isinstance(row, dict) and isinstance(row.get("op"), str) and all(
@@ -222,7 +250,8 @@ def _is_floor(row: Any) -> bool:
 
 
 #: Columns of results as JSON calls them.
-_IN_JSON = {"alg_bw": "algbw", "bus_bw": "busbw", "nwrong": "#wrong", "cpu_time": "cputime"}
+_IN_JSON = {"alg_bw": "algbw", "bus_bw": "busbw", "nwrong": "#wrong", "cpu_time": "cputime",
+            "algBw": "algbw", "busBw": "busbw"}  # fmt: skip
 
 
 def _describe(value: Mapping[str, Any]) -> _Test:
@@ -254,8 +283,10 @@ def _floor(
     op = test.op or _imply(reduces, root, algbw, busbw, test.ranks)
     yield {
         "op": op.name.lower() if op is not None else None, "bytes": int(size),
-        "time_ns": round(time_ns), "algbw_gBps": algbw, "busbw_gBps": busbw, "ranks": test.ranks,
-        "nodes": test.nodes, "in_place": in_place, "dtype": str(row.get("type", ""))[:40],
+        "time_ns": round(time_ns), "algbw_gBps": algbw, "busbw_gBps": busbw,
+        "ranks": test.ranks or max(whole(row.get("ranks")), 0) or None,
+        "nodes": test.nodes or max(whole(row.get("nodes")), 0) or None,
+        "in_place": in_place, "dtype": str(row.get("type", ""))[:40],
         "wrong": None if wrong is None else int(wrong), "file": file,
     }  # fmt: skip
 

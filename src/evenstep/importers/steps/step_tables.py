@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import lru_cache
 from math import lgamma
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +21,7 @@ from evenstep.errors import TraceError
 from evenstep.importers.content import SourceFile, TraceFormat, usable
 from evenstep.importers.draft import Draft
 from evenstep.importers.file_ranks import natural, ranks_in_order
-from evenstep.importers.kineto.names import phase
+from evenstep.importers.kineto.names import MOST_NAMES, phase
 from evenstep.importers.steps import tensorboard
 from evenstep.importers.steps.records import WHOLE, WORK, Timed, trace_of
 from evenstep.importers.tables import (
@@ -182,6 +183,7 @@ def _told_by_name(path: Path) -> tuple[int, float]:
     return (told.phase, told.unit_s) if told else (WHOLE, 0.0)
 
 
+@lru_cache(MOST_NAMES)
 def duration_of(name: str) -> Duration | None:
     """Parse a name of durations: `perf/step_time_ms`, `run-3 - time_metrics/forward(s)`."""
     if name.endswith(_EXTREMES):

@@ -65,7 +65,7 @@ class Timers:
             self.lines[rank, micro] += 1
             at = self.lines[rank, micro] if number is None or micro else number
             self._enter(rank, at, told, micro)
-        elif any(mark in text for mark in _ALL):
+        elif "(ms):" in text and any(mark in text for mark in _ALL):
             self.open, self.reports = True, self.reports + 1
         elif self.open and (found := _OF_RANK.match(text)):
             at = self.reports if number is None else number

@@ -52,6 +52,7 @@ _OWN = re.compile(
     r"[\[(]rank[ =:]{1,2}(\d{1,7})(?:/\d{1,7})?[\])]|\brank[=:] ?(\d{1,7}),|\bNode\[(\d{1,7})\]",
     re.IGNORECASE,
 )
+_RANK_WORDS = ("rank", "Rank", "RANK", "Node[")
 _TAGGED = 160  # characters before the end of a tag
 _HOLE = re.compile(rb"\0{64,}")  # what a crash or a rotation of logs leaves in a file
 _RETURN = "#015"  # a carriage return in what syslog and CloudWatch keep of a terminal
@@ -80,6 +81,11 @@ class LogLine(NamedTuple):
     since: bool = False  # whether the seconds are those since the last line
     parts: Mapping[int, float] | None = None  # seconds of parts of the step, by phase
 
+    @property
+    def timed(self) -> bool:
+        """Whether it tells a time, and not the step alone."""
+        return not np.isnan(self.seconds) or not np.isnan(self.clock_s)
+
 
 @dataclass(slots=True)
 class Log:
@@ -89,6 +95,7 @@ class Log:
     ticks: list[progress.Tick] = field(default_factory=list)  # of a clock in whole seconds
     #: Step, clock, epoch, and steps of the epochs before, by rank.
     last: dict[int, tuple[int, float, int, int]] = field(default_factory=dict)
+    named: dict[int, LogLine] = field(default_factory=dict)  # steps without a time yet, by rank
     spans_s: dict[str, float] = field(default_factory=dict)  # parts of the run
     open_ms: dict[str, float] = field(default_factory=dict)  # start of open intervals of MLLOG
     samples: float = 0.0  # of a step, all ranks together, by MLLOG
@@ -100,7 +107,7 @@ class Log:
 
 
 class LogKind(NamedTuple):
-    """A kind of log: a mark that is fast to search for, and the pattern of a line.
+    """A kind of log: a mark that is fast to search for ("": `_STEP`), and the pattern of a line.
 
     Its groups are numbers: the `step` of all, or of an `epoch` of `steps`; how long it took, `ms`
     or `s`, all `since` the last line, or in the `mean` of a bar, with a `unit`; steps per second as
@@ -117,8 +124,8 @@ class LogKind(NamedTuple):
         return bool(self.pattern.groupindex.keys() & {"wall", "sec", "mean"})
 
     def read(self, text: str) -> LogLine | None:
-        """The step in a line; None without one."""
-        found = self.pattern.search(text) if self.mark in text else None
+        """The step in a line with the mark; None without one."""
+        found = self.pattern.search(text)
         if found is None:
             return None
         groups = found.groupdict()
@@ -141,13 +148,14 @@ class LogKind(NamedTuple):
             clock_s, whole = _stamp(text)
         if self.window == 1 and np.isnan(seconds) and not (clock_s > 0 and not whole):
             seconds = _each(text)  # what a clock tells between lines holds more
-        if np.isnan(seconds) and (np.isnan(clock_s) or self.window == 1):
+        if np.isnan(seconds) and (self.window == 1 or (np.isnan(clock_s) and self.mark)):
             return None
         return LogLine(int(step), seconds, clock_s, steps, epoch, whole, "since" in said, parts)
 
 
 #: All other kinds go before these.
 TOLD, STAMPED, BAR, KERAS = "durations by name", "stamped lines", "progress bar", "Keras"
+AFTER = "durations after their steps"
 BARE = ("epochs", "nanoGPT")  # whose word of a duration may be any program's word of a clock
 BETWEEN, ALL = 0.0, np.inf  # windows: the steps since the last line, or since the beginning
 
@@ -189,6 +197,22 @@ def _each(text: str) -> float:
     return 1.0 / value if inverse else value * _UNITS.get(found["unit"] or "" if found else "", 1.0)
 
 
+#: What a line says of the step in one before it: `per step time: 936 ms`, `global_step/sec: 1.5`.
+_AFTER = re.compile(
+    r"\b(?:(?:step|iter(?:ation)?|batch)[ _]time|(?P<rate>\w{0,12}(?:step|batche|iter)s?(?:/|_per_)"
+    r"s(?:ec(?:ond)?)?)): (\d+(?:\.\d+)?(?:e[-+]?\d+)?) ?(?P<unit>[mu])?(?:s|sec)?\b"
+)
+
+
+def _after(log: Log, text: str, rank: int) -> LogLine | None:
+    """The last step that a rank's lines named, if this line alone tells how long it took."""
+    found = _AFTER.search(text) if rank in log.named else None
+    if found is None or not (value := float(found[2])):
+        return None
+    seconds = 1.0 / value if found["rate"] else value * _UNITS.get(found["unit"] or "", 1.0)
+    return log.named.pop(rank)._replace(seconds=seconds)
+
+
 def _kind(mark: str, pattern: str, window: float = BETWEEN) -> LogKind:
     """A kind whose pattern has `<step>` for a whole number, and `<ms>` or `<s>` for any."""
     pattern = re.sub("(?<!P)<(step|steps|epoch)>", r"(?P<\1>\\d{1,9})", pattern)
@@ -196,10 +220,10 @@ def _kind(mark: str, pattern: str, window: float = BETWEEN) -> LogKind:
     return LogKind(mark, re.compile(pattern), window)
 
 
+_STEP = re.compile(r"(?:step|iter(?:ation)?|update|batch)s?\W{0,4}?\s{0,8}\d", re.IGNORECASE)
 #: A step, maybe of an epoch, in any line but those of an evaluation, of which the loss may go
 #: behind that of the training.
 _NUMBERED = (
-    r"(?=.*(?:step|iter|update|batch))"
     r"(?!(?:(?!loss).)*\b(?:eval|test|val(?!ue))|.*\b(?:eval|test|val(?!ue))(?!\w*[_/ ]loss))"
     r"(?:.{0,200}?\bepoch\W{0,4}<epoch>\b)?.{0,200}?"
     r"\b(?:global[_ ]?)?(?:step|iter(?:ation)?|update|batch)s?\W{0,4}?\s{0,8}<step>"
@@ -274,8 +298,11 @@ KINDS = {
         r"\[Iteration <step>\].{0,80}?\bTrained \d{1,9} records in <s> seconds", 1),
     # any line with a step and how long it or its parts took
     TOLD: _kind("", r"(?i)^(?=.*(?:time|[mu]s\b|sec|/s\b|\bs/))" + _NUMBERED, 1),
-    # any line with a time stamp, a step and a loss or accuracy, as of torchtitan and MXNet
-    STAMPED: _kind("", r"(?i)^(?=.*(?:loss|accuracy))" + _NUMBERED),
+    # any line with a time stamp, a step and a loss or accuracy, as of torchtitan and MXNet; without
+    # a stamp, or with nothing but a step, its time may follow in a line of its own
+    STAMPED: _kind("",
+        r"(?i)^(?=.*(?:loss|accuracy)|\W{0,4}(?:step|batch)\W{1,3}\d{1,9}(?:/\d{1,9})?\W{0,3}$)"
+        + _NUMBERED),
     # `12/100 [===>..] - 2s 22ms/step`, also with `━━━`, and `100/100 - 2s - 2s/epoch - 22ms/step`
     KERAS: _kind("/step",
         r"(?<![\d.])(?P<step>[1-9]\d{0,8})/<steps> (?:\[[=>.]{1,99}\]|[━╸]{1,99}|-).{0,200}? "
@@ -366,11 +393,11 @@ def recognises(source: SourceFile) -> bool:
 
 
 def _has_steps(text: Iterable[str]) -> bool:
-    found = 0
+    log, found = Log(), 0
     for line in chain.from_iterable(map(_shown, text)):
         line = strip_colours(line)[:LONGEST]
         found += _MLLOG in line or any(mark in line for mark in MARKS)
-        found += any(kind.read(line) is not None for kind in KINDS.values())
+        found += _take(log, line, 0)
         if found >= _FEWEST:
             return True
     return False
@@ -472,23 +499,32 @@ def _read_file(log: Log, source: SourceFile, own: int) -> None:
             raise TraceError(f"{source.path}: only the first {MOST_STEPS} steps were read")
 
 
-def _take(log: Log, text: str, own: int) -> None:
-    """Take in one line, if it has a step. Progress bars are used only without other lines."""
-    tag = _OWN.search(text, 0, _TAGGED) or _TAG.search(text, 0, _TAGGED) or _RANK.match(text)
+def _take(log: Log, text: str, own: int) -> bool:
+    """Take in one line; whether it has a step with a time. Progress bars are used only without
+    other lines."""
+    own_word = any(word in text for word in _RANK_WORDS) and _OWN.search(text, 0, _TAGGED)
+    tag = own_word or _TAG.search(text, 0, _TAGGED) or _RANK.match(text)
     rank = int(next(filter(None, tag.groups()), own)) if tag else own
     said: LogLine | None = None
     kind = "MLPerf" if _MLLOG in text else ""
     if kind:
         said = _mlperf(log, text)
+    numbered = not kind and _STEP.search(text)
     for name, reader in KINDS.items() if not kind else ():
-        if (said := reader.read(text)) is not None:
-            kind = name
-            break
+        marked = reader.mark in text if reader.mark else numbered
+        if marked and (one := reader.read(text)) is not None:
+            said, kind = one, name
+            if one.timed:
+                break
     if said is None:
         number = log.rows[-1][1] if log.kind == _WITH_TIMERS and log.rows else None
         log.timers.take(text[tag.end() :] if tag else text, rank, number)
-    if said is None or (_trust(kind) < _trust(log.kind) and (kind, log.kind) != (BAR, STAMPED)):
-        return
+        kind, said = AFTER, _after(log, text, rank)
+    if said is None or not said.timed:
+        log.named |= {rank: said} if said else {}
+        return False
+    if _trust(kind) < _trust(log.kind) and (kind, log.kind) != (BAR, STAMPED):
+        return True
     if _trust(kind) > _trust(log.kind):
         log.ticks, log.rows, log.last = log.ticks if kind == STAMPED else [], [], {}
         log.parts.clear()
@@ -499,17 +535,18 @@ def _take(log: Log, text: str, own: int) -> None:
         log.ticks.append(tick._replace(cut_s=0.0, once=once) if kind == KERAS else tick)
     elif rank < MOST_RANKS:
         _enter(log, rank, said)
+    return True
 
 
 def _trust(kind: str) -> int:
-    return {"": 0, BAR: 1, KERAS: 1, STAMPED: 2, TOLD: 3}.get(kind, 4)
+    return {"": 0, AFTER: 1, BAR: 2, KERAS: 2, STAMPED: 3, TOLD: 4}.get(kind, 5)
 
 
 def _enter(log: Log, rank: int, said: LogLine) -> None:
     """Add a row for the step, with the line's duration or the time since an earlier step."""
     log.epoch_steps = said.total
     before, clock_s, epoch, base = log.last.get(rank, (-1, np.nan, said.epoch, 0))
-    if said.epoch > epoch and said.number + base < before:  # numbers begin anew
+    if said.epoch > epoch and said.number + base <= before:  # numbers begin anew
         base = before
     said = said._replace(number=said.number + base)
     coarse = said.whole and np.isnan(said.seconds) and said.number >= before
