@@ -175,12 +175,9 @@ def read_table(
 
 
 def _load(
-    connection: duckdb.DuckDBPyConnection,
-    file: TableFile,
-    place: Mapping[str, int],
-    numbers: Sequence[str],
-    texts: Sequence[str],
-) -> None:
+    connection: duckdb.DuckDBPyConnection, file: TableFile, place: Mapping[str, int],
+    numbers: Sequence[str], texts: Sequence[str],
+) -> None:  # fmt: skip
     path = literal(Path(escape(str(file.path))))
     origin = _csv_reader(file, path) if file.separator else f"read_parquet({path})"
     origin = "written" if file.json else origin

@@ -198,20 +198,15 @@ def _columns(
     sequences, peers = _order(draft, rows, groups, dict(dump.overwritten))
     return {
         "enter_ns": [item.created_ns for item in rows],
-        "exit_ns": ends,
         "device_enter_ns": np.where(timed, 1, 0),  # until all dumps together place them
-        "device_exit_ns": np.where(timed, 1 + lengths, 0),
-        "device": np.where(timed, 0, -1),
-        "group": groups,
-        "group_seq": sequences,
-        "peer_or_root": peers,
+        "device_exit_ns": np.where(timed, 1 + lengths, 0), "device": np.where(timed, 0, -1),
+        "exit_ns": ends, "group": groups, "group_seq": sequences, "peer_or_root": peers,
         "bytes_in": [item.bytes_in for item in rows],
         "bytes_out": [item.bytes_out for item in rows],
-        "op": [int(item.op) for item in rows],
-        "dtype": [int(item.dtype) for item in rows],
+        "op": [int(item.op) for item in rows], "dtype": [int(item.dtype) for item in rows],
         "name": [draft.name(item.site) for item in rows],
         "flags": [_flags(item, known) for item, known in zip(rows, timed, strict=True)],
-    }
+    }  # fmt: skip
 
 
 def _has_ended(item: Entry) -> bool:

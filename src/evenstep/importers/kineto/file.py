@@ -142,19 +142,14 @@ class _Gathering:
         if (homeless := on_device & (device < 0)).any():  # the process of a kernel is its device
             device = np.where(homeless, _numbers([event.pid for event in kept]), device)
         return Columns(
-            row=row,
-            name=name,
-            start_ns=start,
-            end_ns=end,
-            thread=np.array(
-                [threads.setdefault((e.pid, e.tid), len(threads)) for e in kept], np.int32
-            ),
+            row=row, name=name, start_ns=start, end_ns=end,
+            thread=np.array([threads.setdefault((e.pid, e.tid), len(threads)) for e in kept],
+                            np.int32),
             correlation=_numbers([item.correlation for item in args]),
             external=_numbers([item.external for item in args]),
             device=np.where(device < 1 << 15, device, -1).astype(np.int16),
-            stream=_numbers([item.stream for item in args]),
-            args=self._kept_args(args, name),
-        )
+            stream=_numbers([item.stream for item in args]), args=self._kept_args(args, name),
+        )  # fmt: skip
 
     def _kept_args(self, args: list[Args], name: Array) -> Array:
         """Index of the arguments of each row that communicates; -1 for other rows."""

@@ -10,20 +10,13 @@ from evenstep.trace.spool.layout import DType, Op, Phase
 
 #: Longest first where one name contains another.
 _OPS = (
-    ("allreducebarrier", Op.BARRIER),
-    ("allreduce", Op.ALL_REDUCE),
-    ("allgather", Op.ALL_GATHER),
-    ("reducescatter", Op.REDUCE_SCATTER),
-    ("alltoall", Op.ALL_TO_ALL),
-    ("broadcast", Op.BROADCAST),
-    ("bcast", Op.BROADCAST),
-    ("barrier", Op.BARRIER),
-    ("gather", Op.GATHER),
-    ("scatter", Op.SCATTER),
-    ("reduce", Op.REDUCE),
+    ("allreducebarrier", Op.BARRIER), ("allreduce", Op.ALL_REDUCE), ("allgather", Op.ALL_GATHER),
+    ("reducescatter", Op.REDUCE_SCATTER), ("alltoall", Op.ALL_TO_ALL),
+    ("broadcast", Op.BROADCAST), ("bcast", Op.BROADCAST), ("barrier", Op.BARRIER),
+    ("gather", Op.GATHER), ("scatter", Op.SCATTER), ("reduce", Op.REDUCE),
     ("send", Op.SEND),  # also of a call that sends and receives
     ("recv", Op.RECV),
-)
+)  # fmt: skip
 MESSAGES = frozenset({Op.SEND, Op.RECV})
 ROOTED = frozenset({Op.BROADCAST, Op.REDUCE, Op.GATHER, Op.SCATTER})
 

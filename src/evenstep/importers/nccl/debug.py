@@ -233,9 +233,7 @@ def _facts(log: _Log) -> dict[str, Any]:
             world.ranks[rank]["nics"] = sorted(nics)
     nodes = len({described["host"] for described in world.ranks.values()})
     return {
-        "version": log.version,
-        "world": world.size or None,
-        "nodes": world.nodes or nodes or None,
+        "version": log.version, "world": world.size or None, "nodes": world.nodes or nodes or None,
         "ranks": {str(rank): world.ranks[rank] for rank in sorted(world.ranks)},
         "communicators": [
             {"id": name, "size": item.size, "ranks_heard": len(item.ranks)}
@@ -243,17 +241,11 @@ def _facts(log: _Log) -> dict[str, Any]:
         ],
         "channels": log.channels or channels or None,
         "rings": {str(channel): rings[channel] for channel in sorted(rings)},
-        "trees": _trees(log.trees, world.size),
-        "transports": dict(log.transports),
-        "network": log.network,
-        "nics": log.nics,
-        "gpu_direct_rdma": _direct(log),
+        "trees": _trees(log.trees, world.size), "transports": dict(log.transports),
+        "network": log.network, "nics": log.nics, "gpu_direct_rdma": _direct(log),
         "choices": [
-            {
-                "op": op or None, "bytes": size, "algorithm": algorithm, "protocol": protocol,
-                "times": n,
-            }
-            for (op, size, algorithm, protocol), n in sorted(log.choices.items())
+            {"op": op or None, "bytes": size, "algorithm": name, "protocol": protocol, "times": n}
+            for (op, size, name, protocol), n in sorted(log.choices.items())
         ],
         "environment": dict(sorted(log.environment.items())),
         "warnings": [{"text": text, "times": n} for text, n in log.warnings.most_common()],

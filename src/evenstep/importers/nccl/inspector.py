@@ -38,15 +38,8 @@ Whole = Annotated[int, msgspec.Meta(ge=0, lt=LATEST_NS)]
 Microseconds = Annotated[int, msgspec.Meta(ge=0, le=LATEST_NS // 1000)]
 Rank = Annotated[int, msgspec.Meta(ge=0, le=MOST_RANKS)]
 _HEAD = re.compile(rb'"(coll_perf|p2p_perf|dump_stats)"\s*:')
-_COLUMNS = (
-    "enter_ns",
-    "exit_ns",
-    "device_enter_ns",
-    "device_exit_ns",
-    "group_seq",
-    "bytes_in",
-    "op",
-)
+_COLUMNS = ("enter_ns", "exit_ns", "device_enter_ns", "device_exit_ns", "group_seq", "bytes_in",
+            "op")  # fmt: skip
 
 _Process = tuple[str, int]  # host and pid
 

@@ -86,12 +86,8 @@ def recognises(source: SourceFile) -> bool:
     """Whether the head has a table of nccl-tests, or its JSON."""
     head = source.head
     if head.lstrip()[:1] == b"{":
-        told = (
-            PROBED in head[:1_000],
-            b'"nccl_version"' in head and b'"args"' in head,
-            _RCCL in head,
-        )
-        return any(told)
+        known = _RCCL in head or PROBED in head[:1_000]
+        return known or (b'"nccl_version"' in head and b'"args"' in head)
     return re.search(rb"algbw\s+busbw", head) is not None or b"# nThread" in head
 
 
@@ -237,7 +233,7 @@ def from_rccl(text: Iterable[TextLine], file: str) -> Iterator[dict[str, Any]]:
     for line in islice(text, MOST_FLOORS):
         row = unquoted(line.text)
         if isinstance(row, dict) and "algBw" in row:
-            named = {_IN_JSON.get(name, name): value for name, value in row.items()}
+            named = {str(_IN_JSON.get(name, name)): value for name, value in row.items()}
             test = _Test(op=operation(str(row.get("name"))[:40]), unit_ns=1e3)
             yield from _floor(test, named, bool(row.get("inPlace")), file)
 

@@ -131,13 +131,9 @@ def _groups(ranks: Sequence[ProcessDevice]) -> dict[int, GroupKey]:
 
 
 def _profile(
-    each: ProcessDevice,
-    file: KinetoFile,
-    groups: Mapping[int, GroupKey],
-    places: Mapping[tuple[int, int], int],
-    world: int,
-    origin: int,
-) -> Profile:
+    each: ProcessDevice, file: KinetoFile, groups: Mapping[int, GroupKey],
+    places: Mapping[tuple[int, int], int], world: int, origin: int,
+) -> Profile:  # fmt: skip
     """A device as a profile, with its clock's first event at `FIRST_NS`."""
     export = each.export
     calls = device_calls(file, [None] * len(file.names)).sorted_by("enter_ns", "device_enter_ns")

@@ -90,17 +90,12 @@ def _closing(draft: Draft, ops: Columns) -> tuple[dict[str, Any], Columns]:
     times = {"enter_ns": np.maximum.reduceat(ops.exit_ns, first), "exit_ns": rows.end_ns}
     number, order = len(ops) + np.arange(len(rows)), PLACES * (len(ops) + 1)
     closing = {
-        "rank": rows["rank"],
-        "kind": int(Kind.COLLECTIVE),
-        "op": int(Op.BARRIER),
+        "rank": rows["rank"], "kind": int(Kind.COLLECTIVE), "op": int(Op.BARRIER),
         "group": draft.group("all", np.unique(ops["rank"]).tolist(), "nccl"),
         "group_seq": len(ops) + rows.step,  # after all others of the group
-        "step": rows.step,
-        **times,
-        "flags": int(Flag.ASYNC | Flag.INFERRED),
-        "parent": number + 1,
-        "payload": order,
-    }
+        "step": rows.step, "flags": int(Flag.ASYNC | Flag.INFERRED), "parent": number + 1,
+        "payload": order, **times,
+    }  # fmt: skip
     known = {"rank": rows["rank"], "step": rows.step, "awaited": number, **times}
     return closing, Columns({**known, "order": np.full(len(rows), order + 1)})
 

@@ -146,8 +146,8 @@ class LogKind(NamedTuple):
             clock_s = sum(said.get(name, 0) * long for name, long in _CLOCK.items())
         if not clock_s < LATEST_S:
             clock_s, whole = _stamp(text)
-        if self.window == 1 and np.isnan(seconds) and not (clock_s > 0 and not whole):
-            seconds = _each(text)  # what a clock tells between lines holds more
+        if self.window == 1 and np.isnan(seconds) and (whole or np.isnan(clock_s)):
+            seconds = np.nan if KINDS[BAR].mark in text else _step_s(_EACH.search(text))
         if np.isnan(seconds) and (self.window == 1 or (np.isnan(clock_s) and self.mark)):
             return None
         return LogLine(int(step), seconds, clock_s, steps, epoch, whole, "since" in said, parts)
@@ -182,35 +182,31 @@ def _parts(text: str) -> dict[int, float]:
     return found
 
 
+_VALUE = r"(?P<value>\d+(?:\.\d+)?(?:e[-+]?\d+)?) ?"
 #: A number whose unit is of a step: `0.3 sec/batch`, `22 ms/it`, `4.2 steps/s`.
 _EACH = re.compile(
-    r"(?:^|[,;(|]|\b(?:time|latency|speed)\b)\W{0,3}(\d+(?:\.\d+)?(?:e[-+]?\d+)?) ?"
-    r"(?:(?P<unit>[mu]?)s(?:ec)?/(?:step|batch|iter|it)|(?P<rate>step|batche|iter|it)s?/s(?:ec)?)\b"
+    rf"(?:^|[,;(|]|\b(?:time|latency|speed)\b)\W{{0,3}}{_VALUE}(?:(?P<unit>[mu]?)s(?:ec)?/"
+    r"(?:step|batch|iter|it)|(?P<rate>step|batche|iter|it)s?/s(?:ec)?)\b"
 )
-
-
-def _each(text: str) -> float:
-    """Seconds of a step by the unit of a number in a line without a bar; nan without one."""
-    found = None if KINDS[BAR].mark in text else _EACH.search(text)
-    value = float(found[1]) if found else np.nan
-    inverse = found is not None and found["rate"] and value
-    return 1.0 / value if inverse else value * _UNITS.get(found["unit"] or "" if found else "", 1.0)
-
-
 #: What a line says of the step in one before it: `per step time: 936 ms`, `global_step/sec: 1.5`.
 _AFTER = re.compile(
     r"\b(?:(?:step|iter(?:ation)?|batch)[ _]time|(?P<rate>\w{0,12}(?:step|batche|iter)s?(?:/|_per_)"
-    r"s(?:ec(?:ond)?)?)): (\d+(?:\.\d+)?(?:e[-+]?\d+)?) ?(?P<unit>[mu])?(?:s|sec)?\b"
+    rf"s(?:ec(?:ond)?)?)): {_VALUE}(?P<unit>[mu])?(?:s|sec)?\b"
 )
+
+
+def _step_s(found: re.Match[str] | None) -> float:
+    """Seconds of a step, by the value that was found; nan without one."""
+    value = float(found["value"]) if found else 0.0
+    if not found or not value:
+        return np.nan
+    return 1.0 / value if found["rate"] else value * _UNITS.get(found["unit"] or "", 1.0)
 
 
 def _after(log: Log, text: str, rank: int) -> LogLine | None:
     """The last step that a rank's lines named, if this line alone tells how long it took."""
-    found = _AFTER.search(text) if rank in log.named else None
-    if found is None or not (value := float(found[2])):
-        return None
-    seconds = 1.0 / value if found["rate"] else value * _UNITS.get(found["unit"] or "", 1.0)
-    return log.named.pop(rank)._replace(seconds=seconds)
+    seconds = _step_s(_AFTER.search(text)) if rank in log.named else np.nan
+    return log.named.pop(rank)._replace(seconds=seconds) if seconds > 0 else None
 
 
 def _kind(mark: str, pattern: str, window: float = BETWEEN) -> LogKind:
