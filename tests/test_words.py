@@ -11,6 +11,12 @@ from evenstep.trace.spool.layout import Phase
 SHARE = st.floats(0.001, 1.0)
 
 
+def test_a_cell_that_a_person_typed_is_own_code() -> None:
+    frames = ["<nn/linear.py>:9 forward", "<ipython-input-2-abc>:2 augment", "launch.py:7 main"]
+    assert words.own_place(frames) == "<ipython-input-2-abc>:2 augment"
+    assert words.own_place(["<string>:1 __init__", "train.py:3 f"]) == "train.py:3 f"
+
+
 @pytest.mark.parametrize(
     ("value_ns", "text"),
     [

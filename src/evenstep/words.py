@@ -37,6 +37,8 @@ _DOING = (
     ("_inductor/(compile_fx|graph|lowering|scheduler|codegen|async_compile)", "compiling"),
 )
 
+TYPED = ("<stdin>", "<ipython")  # begin the frames of code that a person has typed
+
 #: Units that read better as a sign, or as nothing.
 _SIGNS = {"1": "", "factor": "×", "generation": "", "level": "", "p": ""}
 
@@ -207,10 +209,10 @@ def printable(text: object) -> str:
 
 def own_place(frames: Sequence[str]) -> str:
     """The innermost frame of the user's own code (files of Python and torch are in brackets, as is
-    code without a file), else the innermost frame."""
-    files = [frame for frame in frames if not frame.startswith("<")]
-    typed = [frame for frame in frames if frame.startswith(("<stdin>", "<string>", "<ipython"))]
-    return next(iter(files or typed or frames), "")
+    generated code), else the innermost frame."""
+    own = [frame for frame in frames if frame.startswith(TYPED) or not frame.startswith("<")]
+    given = [frame for frame in frames if frame.startswith("<string>")]
+    return next(iter(own or given or frames), "")
 
 
 def seen_at(frames: Sequence[str]) -> str:
@@ -246,6 +248,9 @@ def how_ended(facts: Mapping[str, Any], *, brief: bool = False) -> str:
         text = f"exit code {end['exit_code']}"
     else:
         text = "the end of its script" if "closed" in facts else "an end without a word"
+    left = facts.get("left") if "signal" not in end else None
+    if left and not brief:
+        text += f" by {left['by']} at {own_place(left['frames'])}"
     if raised:
         text = str(raised["type"])
     if brief:

@@ -6,6 +6,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 import time
 import weakref
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from evenstep.agent.pulse.heartbeat import PERIOD_NS, Heartbeat
+from evenstep.agent.recording.phases import Word
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.layout import Kind
@@ -244,3 +246,62 @@ def test_of_an_exception_of_a_worker_the_place_is_told_where_it_was_raised(
     told = facts(spool)["raised"]["frames"]
     assert told[:2] == ["job/data/shards.py:8 __getitem__", "job/data/fetch.py:52 fetch"]
     assert "test_heartbeat.py" in told[2]
+
+
+@pytest.fixture
+def leaving(recorder, monkeypatch):
+    """A heartbeat of a process whose `sys.exit` and `os._exit` only raise."""
+
+    def ends(*_):
+        raise SystemExit
+
+    monkeypatch.setattr(sys, "exit", ends)
+    monkeypatch.setattr(os, "_exit", ends)
+    heartbeat = Heartbeat(recorder)
+    heartbeat.start()
+    yield heartbeat
+    heartbeat.stop(5.0)
+    assert (sys.exit, os._exit) == (ends, ends)
+
+
+def test_the_line_that_calls_sys_exit_is_kept(leaving, spool):
+    with pytest.raises(SystemExit):
+        sys.exit()
+    leaving.stop(5.0)
+    left = facts(spool)["left"]
+    assert left["by"] == "sys.exit"
+    assert left["frames"][0].endswith("test_the_line_that_calls_sys_exit_is_kept")
+
+
+def test_a_sys_exit_that_the_script_caught_and_trained_on_is_not(leaving, recorder, spool):
+    with pytest.raises(SystemExit):
+        sys.exit()
+    recorder.words[Word.STEP] += 1
+    leaving.stop(5.0)
+    assert "left" not in facts(spool)
+
+
+def test_a_thread_that_ends_itself_does_not_end_the_script(leaving, spool):
+    def leave():
+        with pytest.raises(SystemExit):
+            sys.exit()
+
+    thread = threading.Thread(target=leave)
+    thread.start()
+    thread.join()
+    leaving.stop(5.0)
+    assert "left" not in facts(spool)
+
+
+def test_the_line_that_calls_os_exit_is_written_at_once(leaving, spool):
+    with pytest.raises(SystemExit):
+        os._exit(3)
+    assert facts(spool)["left"]["by"] == "os._exit"
+
+
+def test_a_forked_child_leaves_without_a_word(leaving, spool):
+    leaving.disarm()
+    with pytest.raises(SystemExit):
+        os._exit(0)
+    assert "left" not in facts(spool)
+    leaving._armed = True

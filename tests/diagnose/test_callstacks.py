@@ -143,6 +143,20 @@ def test_of_steps_that_are_slow_on_all_ranks_the_place_they_are_longer_in_is_nam
     assert finding.cause.endswith("90 % of the looks at rank 0 it was in train.py:44 save")
 
 
+def test_of_periodic_slow_steps_the_place_they_are_longer_in_is_named():
+    """Every tenth of 60 steps takes 300 ms more on all ranks; the bursts saw two of them."""
+    table = World().everywhere()
+    table[9::10] = 300 * MS
+    trace = World().delayed(Phase.OTHER, table).trace()
+    for rank in range(4):
+        trace = seen(trace, rank, {"train.py:9 main": 30}, step=20)
+        for step in (29, 49):
+            trace = seen(trace, rank, {"train.py:44 rebuild < train.py:9 main": 30}, step=step)
+    finding = diagnose(trace).findings[0]
+    assert (finding.mode, finding.where.ranks) == ("synchronization_oscillation", ())
+    assert [stack.frames[0] for stack in finding.stacks] == ["train.py:44 rebuild"] * 4
+
+
 def test_what_a_collection_happens_to_interrupt_is_not_its_cause():
     trace = World().slow(2, Phase.FORWARD, 30 * MS, collector=True).trace()
     finding = diagnose(seen(trace, 2, {"train.py:31 batch": 40})).findings[0]

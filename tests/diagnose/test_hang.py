@@ -169,7 +169,7 @@ TWO = World(ranks=2, buckets=2, bucket_bytes=(25_000_000, 16_000_000))  # in tur
 def test_of_two_the_one_that_left_out_a_call_is_named(call, wrong):
     finding = hang_of(hung(TWO, {0: {"bytes_in": 25_000_000}, 1: call}))
     assert finding.where.ranks == wrong
-    assert ("nothing tells who is wrong" in finding.title) == (len(wrong) > 1)
+    assert ("Ranks 0 and 1" in finding.title) == (len(wrong) > 1)
 
 
 @pytest.mark.parametrize(
@@ -201,6 +201,16 @@ def test_of_two_a_size_that_nobody_ever_brought_is_wrong_in_the_same_line_only(s
     finding = hang_of(trace)
     assert finding.where.ranks == wrong
     assert finding.cause.endswith("never brought that size or type before") == (wrong == [1])
+
+
+def test_a_smaller_last_batch_is_told_by_its_sizes_and_what_mends_it():
+    calls = {0: {"bytes_in": 25_000_000, "name": 1}, 1: {"bytes_in": 8}}  # no look at rank 1
+    trace = hung(TWO, calls)
+    trace.names = ("", "train.py:31 gather")
+    finding = hang_of(trace)
+    assert finding.title == "Ranks 0 and 1 brought different sizes to all_reduce"
+    assert "brought 8 B in train.py:31 gather; rank 1 never brought that size" in finding.cause
+    assert "drop_last" in finding.options[0].action
 
 
 def test_who_hangs_in_another_group_is_a_victim():

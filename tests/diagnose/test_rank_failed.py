@@ -125,6 +125,20 @@ def test_an_exception_is_told_with_its_place():
     assert "ValueError at data.py:31 batch: no labels" in finding.cause
 
 
+@pytest.mark.parametrize(("by", "code"), [("sys.exit", 1), ("os._exit", 3)])
+def test_who_left_by_a_call_is_told_with_its_line(by, code):
+    left = {"by": by, "frames": ["<lib/abc.py>:1 run", "train.py:31 check"]}
+    trace, _ = broken(
+        World(), {2: {"ended": (MS, {"exit_code": code})}, 0: {"raised": raised(900 * MS)}}
+    )
+    trace.ranks[2].facts["left"] = left
+    finding = first(trace)
+    assert finding.where.ranks == [2]
+    assert f"exit code {code} by {by} at train.py:31 check" in finding.cause
+    assert finding.stacks[0].frames == left["frames"]
+    assert f"that call of {by}" in finding.options[0].action
+
+
 def test_a_workers_death_is_looked_for_at_the_worker():
     own = raised(MS, message="DataLoader worker (pid 7) is killed by signal: Killed. ")
     trace, _ = broken(World(), {2: {"raised": own}, 0: {"raised": raised(900 * MS)}})

@@ -89,6 +89,13 @@ def test_a_healthy_run_is_one_line(diagnosis: Diagnosis) -> None:
     assert [line.partition(":")[0] for line in lines(diagnosis)] == ["Healthy", "steps grow longer"]
 
 
+def test_steps_that_grow_longer_are_told_below_what_else_is_found(diagnosis: Diagnosis) -> None:
+    diagnosis.summary["growth"] = {"first_ns": 100_000_000, "last_ns": 200_000_000}
+    told = "steps grow longer: 100 ms in the first quarter of the run, 200 ms in the last"
+    assert lines(diagnosis).count(told) == 1
+    assert len(lines(diagnosis)) <= 15
+
+
 def test_without_the_others_traces_nobody_is_called_healthy(diagnosis: Diagnosis) -> None:
     shares = diagnosis.summary["shares"] | {"exposed_communication": 0.26}
     diagnosis.summary.update(world=16, ranks=8, shares=shares)

@@ -48,6 +48,12 @@ def test_a_price_replaces_rank_hours():
     assert "2,500" in shown([run_of("one", cost_per_unit=2.5)])
 
 
+def test_columns_are_explained_with_what_they_count():
+    text = " ".join(shown([run_of("one", unit="sample")]).split())
+    assert "rank-h/1000: rank-hours per 1,000 samples; J: joules per sample" in text
+    assert "cost/1000: cost per 1,000 steps" in shown([run_of("one", cost_per_unit=2.5)])
+
+
 def test_what_runs_tell_together_is_a_sentence():
     text = " ".join(shown([run_of(str(i), step_ns=1e8 * 1.1**i) for i in range(4)]).split())
     assert "4 runs of train.py with 16,384 ranks: the step time rises by 10 % a run" in text

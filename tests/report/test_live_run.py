@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from evenstep.trace.spool.folder import RunFolder
+from evenstep.trace.spool.layout import Kind, Op
 from evenstep.watch.findings import Journal, live_findings
 from evenstep.watch.frame import frame
 from evenstep.watch.run import LiveRun
@@ -167,7 +168,7 @@ def test_a_rank_that_never_came_is_told_from_those_that_wait_for_it(watched, run
     assert watched.modes(5.0) == []
     seen = watched.look(20.0)
     assert (seen.state, [f.ranks for f in seen.findings]) == ("silent", [(2,)])
-    assert "ranks 0, 1 and 3 wait in all-reduce" in seen.verdict
+    assert "ranks 0, 1 and 3 wait in all_reduce" in seen.verdict
 
 
 def test_steps_after_a_silence_end_the_finding(watched, run):
@@ -186,6 +187,16 @@ def test_a_rank_whose_process_is_gone_has_died(watched, run):
     watched.look()
     assert watched.look(4.0).verdict == "Rank 3 has died: no such process now"
     assert watched.modes() == ["rank_failed"]
+
+
+def test_the_last_step_of_a_rank_that_died_is_that_of_its_records(watched, run):
+    for rank in range(2):
+        LiveRank(run, rank, world=2, pid=DEAD_PID).steps(40)
+    dead = LiveRank(run, 2, world=3, pid=DEAD_PID).steps(40)
+    dead.spool.put(1, 0, Kind.COLLECTIVE, Op.ALL_GATHER, 45, 0, 1, 7)  # summaries come later
+    watched.look()
+    rows = {row.rank: row for row in watched.look(4.0).rows}
+    assert (rows[0].step, rows[2].step, rows[2].inside) == (39, 44, "all_gather")
 
 
 def test_ranks_of_a_preempted_attempt_without_a_launcher_have_not_died_of_themselves(watched, run):

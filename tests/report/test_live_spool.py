@@ -88,7 +88,7 @@ def test_a_silent_rank_says_what_it_is_in(rank):
     assert closed
     assert tail_of(rank).inside() is None
     rank.enters()
-    assert tail_of(rank).inside().op == "all-reduce"
+    assert tail_of(rank).inside().op == "all_reduce"
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 100, bytes(8192), b"EVNSTEP\0" + b"\xff" * 9000])

@@ -98,7 +98,7 @@ def test_a_rank_that_hangs_is_told_with_what_it_is_in(job):
     tree = TreeRun(job.shared, job.clock)
     tree.refresh()
     state = tree.states[0]
-    assert (state.inside.op, state.inside.group_seq, state.silent_s) == ("all-reduce", 7, 60)
+    assert (state.inside.op, state.inside.group_seq, state.silent_s) == ("all_reduce", 7, 60)
 
 
 def test_a_node_that_nothing_is_heard_of_is_named(job):

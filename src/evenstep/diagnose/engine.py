@@ -25,6 +25,7 @@ from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.diagnose.measure.overview import regimes, summary
 from evenstep.diagnose.modes import async_staleness, endings
 from evenstep.diagnose.modes.catalog import MODES
+from evenstep.diagnose.modes.synchronization import slow_together
 from evenstep.diagnose.predict.published import job, published_results
 from evenstep.diagnose.sentences import say, verdict
 from evenstep.statistics.interval import Share
@@ -56,9 +57,15 @@ def find(case: Case) -> list[Finding]:
         if len(case.grid.steps) or mode.without_steps:
             found += mode.find(case)
     in_order = rank_findings(attribute(case, found))
-    told = [with_stacks(case.trace, with_probe(case.trace, one)) for one in in_order]
+    told = [_with_places(case, with_probe(case.trace, one)) for one in in_order]
     complete = case.trace.elapsed_known and case.trace.hiding_known
     return [replace(one if complete else _at_most(one), change=None) for one in told]
+
+
+def _with_places(case: Case, finding: Finding) -> Finding:
+    """The finding with the places in the code that its culprits, or its slow steps, were in."""
+    seen = slow_together(case) if finding.mode == "synchronization_oscillation" else None
+    return with_stacks(case.trace, finding, case.grid.steps[seen.slow] if seen else None)
 
 
 def _at_most(finding: Finding) -> Finding:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from evenstep.errors import TraceError
 from evenstep.trace.spool.folder import RunFolder, is_gone, is_here, read_facts
 from evenstep.trace.spool.identity import boot_id
@@ -73,6 +75,7 @@ class _Followed:
     tail: SpoolTail
     seen: SeenRank
     last_step_s: float  # when its last step ended, by the watcher's clock
+    last_step: int = -1  # of a silent rank, by its ring: summaries of the last steps may be missing
 
 
 @dataclass(slots=True)
@@ -118,8 +121,10 @@ class LiveRun(FollowedRun):
         known = sorted(self._known.values(), key=lambda one: one.seen.rank)
         self.states = [one.seen for one in known]
         self.world = max((int(one.tail.identity.get("world", 1)) for one in known), default=0)
-        steps = {one.seen.rank: one.tail.steps for one in known if len(one.tail.steps)}
+        known = [one for one in known if len(one.tail.steps)]
+        steps = {one.seen.rank: one.tail.steps for one in known}
         self.window, self.steps = rank_window(steps), step_table(list(steps.values()))
+        self.window.last_step = np.maximum(self.window.last_step, [one.last_step for one in known])
         self.request = read_request(self.path)
 
     def _find_spools(self) -> None:
@@ -149,10 +154,10 @@ class LiveRun(FollowedRun):
             silent > GONE_S and not tail.closed and is_gone(tail.identity, tail.heartbeat_ns)
         )
         if not (seen.silent_s or seen.gone):
-            seen.inside = None
+            seen.inside, one.last_step = None, -1
             return False
         if ask:
-            seen.inside = tail.inside()
+            seen.inside, one.last_step = tail.inside(), (tail.current_step() or 0) - 1
         return ask
 
 

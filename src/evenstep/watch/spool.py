@@ -185,7 +185,7 @@ class SpoolTail:
             return None
         row = records[int(np.flatnonzero(pending)[0])]  # the first blocks the others
         code = int(row["op"])
-        name = Op(code).name.lower().replace("_", "-") if code in set(Op) else "an operation"
+        name = Op(code).name.lower() if code in set(Op) else "an operation"
         return Inside(name, int(row["group_seq"]), int(row["enter_ns"]))
 
     def last_operation_failed(self) -> bool:

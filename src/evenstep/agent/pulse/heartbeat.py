@@ -11,17 +11,20 @@ and the lock is requested only when a look is due.
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
+import os
 import resource
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
-from evenstep.agent.pulse.frames import frames_of_errors
+from evenstep.agent.pulse.frames import frames_of_errors, frames_of_thread
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.trace.spool.descriptors import Bell
 from evenstep.trace.spool.layout import Kind
@@ -49,6 +52,8 @@ class Heartbeat:
         self._look = look
         self._rest = recorder.rest or self._rest_here
         self._noted: dict[str, Any] = {}  # the exception that stands in the spool, described
+        self._left = (-1, {"by": "", "frames": [""]})  # the step of the last `sys.exit`, and where
+        self._leaves = {(sys, "exit"): sys.exit, (os, "_exit"): os._exit}
         self._armed = True
         self._stopping = False
         self._bell = Bell()
@@ -57,12 +62,17 @@ class Heartbeat:
     def start(self) -> None:
         """Begin to beat."""
         self._thread.start()
+        for module, name in self._leaves:
+            self._note_place(module, name)
 
     def stop(self, timeout_s: float) -> None:
         """End the thread, and record the exception that ends this process."""
         if not self._armed:
             return
         self._stopping = True
+        for (module, name), leaves in self._leaves.items():
+            if getattr(getattr(module, name), "noted_by", None) is self:
+                setattr(module, name, leaves)
         self._bell.ring()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
@@ -73,6 +83,9 @@ class Heartbeat:
             self._armed = False
         self._note(sys.exc_info()[1])
         self.note_uncaught()
+        step, left = self._left
+        if step == self._recorder.step and not self._noted:  # else it was caught
+            self._spool.add_fact("left", left)
 
     def disarm(self) -> None:
         """For a forked child, where the thread does not exist."""
@@ -119,6 +132,25 @@ class Heartbeat:
             lasted_ns = time.monotonic_ns() - now_ns
             if lasted_ns > rest_ns + PERIOD_NS + _busy_ns() - busy_ns:
                 return lasted_ns
+
+    def _note_place(self, module: Any, name: str) -> None:
+        """Note where `sys.exit` ends the script, of which the interpreter keeps nothing, and write
+        where `os._exit` ends the process at once."""
+        leaves = self._leaves[module, name]
+
+        @functools.wraps(leaves)
+        def leave(*args: Any, **known: Any) -> Any:
+            thread = threading.get_ident()
+            with suppress(Exception):
+                left = {"by": f"{module.__name__}.{name}", "frames": frames_of_thread(thread)}
+                if self._armed and module is os:
+                    self._spool.add_fact("left", left)
+                elif thread == threading.main_thread().ident:
+                    self._left = self._recorder.step, left
+            return leaves(*args, **known)
+
+        leave.noted_by = self  # type: ignore[attr-defined]
+        setattr(module, name, leave)
 
     def note_uncaught(self) -> None:
         """Record the exception that ended the script, which the interpreter keeps."""

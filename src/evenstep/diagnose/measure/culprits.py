@@ -55,31 +55,37 @@ class StackSamples(NamedTuple):
         return self.step_ns * self.share(place, line) - float(np.median(usual or [0.0]))
 
 
-def with_stacks(trace: Trace, finding: Finding) -> Finding:
+def with_stacks(trace: Trace, finding: Finding, slow: Array | None = None) -> Finding:
     """The finding with the call stacks of its culprits: of late ranks the places they were in
-    longer than others, of steps that are slow on all ranks those they were in longer than in other
-    steps, of a hang the last stack of every rank, of a death that of the exception. What the
-    interpreter or the system does is not due to the line it happens to interrupt."""
+    longer than others, of steps that are slow on all ranks (`slow`, else the finding's) those they
+    were in longer than in other steps, of a hang the last stack of every rank, of a death that of
+    its end. What the interpreter or the system does is not due to the line it happens to
+    interrupt."""
+    ends = ((rank, _end(trace, rank)) for rank in finding.where.ranks)
+    ended = [CallStack(rank, 1.0, frames) for rank, frames in ends if frames]
     if finding.mode == "rank_failed":
-        raised = {rank: trace.ranks[rank].facts.get("raised") or {} for rank in finding.where.ranks}
-        frames = {rank: list(error.get("frames") or ()) for rank, error in raised.items()}
-        stacks = [CallStack(rank, 1.0, found) for rank, found in frames.items() if found]
-        return replace(finding, stacks=stacks)
+        return replace(finding, stacks=ended)
     every = trace.of_kind(Kind.STACK)
     rows = every.select(every.bytes_in > 0)
     ours = finding.layer in ("model", "framework")
-    system = not ours and (finding.mode == "runtime_jitter" or not finding.where.ranks)
-    if system or not len(rows):
-        return finding
+    everybody = not finding.where.ranks and slow is None
+    system = not ours and (finding.mode == "runtime_jitter" or everybody)
     if finding.mode in TERMINAL:
         stacks = _at_the_end(trace, rows, finding.when.steps[-1][1] if finding.when.steps else 0)
+        stacks = [each for each in stacks if each.rank not in {one.rank for one in ended}] + ended
         own = [each for each in stacks if each.rank in finding.where.ranks]
         place = words.seen_by((each.rank, each.frames) for each in own)
-        were = f"; {'they were' if len(own) > 1 else 'it was'} in {place}" if own else ""
+        told = not own or place in finding.cause
+        were = "" if told else f"; {'they were' if len(own) > 1 else 'it was'} in {place}"
         return replace(finding, stacks=stacks, cause=finding.cause + were)
-    stacks = _of_late(trace, rows, finding, _function)
+    if system or not len(rows):
+        return finding
+    within = [(rows.step >= one) & (rows.step <= end) for one, end in finding.when.steps]
+    inside = np.any(within or [np.ones(len(rows), bool)], axis=0)
+    inside = inside if slow is None else np.isin(rows.step, slow)
+    stacks = _of_late(trace, rows, finding, inside, _function)
     most = max([0.0, *(stack.share for stack in stacks)])
-    lines = _of_late(trace, rows, finding, words.own_place) if most < levels.MOST else []
+    lines = _of_late(trace, rows, finding, inside, words.own_place) if most < levels.MOST else []
     if lines and lines[0].share * levels.MOST > most:  # what a line calls is spread over functions
         stacks, most = lines, lines[0].share
     beside = [_beside(trace, every, rank) for rank in finding.where.ranks[: levels.LISTED]]
@@ -94,6 +100,12 @@ def with_stacks(trace: Trace, finding: Finding) -> Finding:
         action, cost = say("straggler.thread"), say("straggler.thread_cost")
         options[0] = replace(options[0], action=action, cost=cost)
     return replace(finding, stacks=stacks, cause=finding.cause + seen, options=options)
+
+
+def _end(trace: Trace, rank: int) -> list[str]:
+    """The frames of what ended a rank: its exception, `sys.exit` or `os._exit`; [] unknown."""
+    facts = trace.ranks[rank].facts if rank in trace.ranks else {}
+    return list((facts.get("raised") or facts.get("left") or {}).get("frames") or ())
 
 
 def _at_the_end(trace: Trace, rows: Columns, step: int) -> list[CallStack]:
@@ -116,12 +128,12 @@ def _function(frames: Sequence[str]) -> str:
     return f"{file} {rest.partition(' ')[2]}"
 
 
-def _of_late(trace: Trace, rows: Columns, finding: Finding, place_of: PlaceOf) -> list[CallStack]:
-    """Stacks of the places in which the culprits were longer in the finding's steps than the others
-    usually are, the longest first."""
+def _of_late(
+    trace: Trace, rows: Columns, finding: Finding, inside: Array, place_of: PlaceOf
+) -> list[CallStack]:
+    """Stacks of the places in which the culprits were longer in the finding's steps (rows `inside`)
+    than the others usually are, the longest first."""
     ranks, sampled = finding.where.ranks[: levels.LISTED], np.unique(rows["rank"]).tolist()
-    within = [(rows.step >= one) & (rows.step <= end) for one, end in finding.when.steps]
-    inside = np.any(within or [np.ones(len(rows), bool)], axis=0)
     outside = np.isin(rows["rank"], ranks, invert=True)
     if not ranks:  # all are late together: each beside its own other steps
         ranks, outside = sampled[: levels.LISTED], ~inside

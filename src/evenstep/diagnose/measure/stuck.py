@@ -139,8 +139,17 @@ def _how(place: Stuck) -> str:
         return "unsent" if place.op == Op.RECV else "unread"
     if place.missing or not place.different:
         return "absent" if place.missing else "hung"
+    if sizes_differ(place):
+        return "unequal" if set(place.calls) <= set(place.different) else "sizes"
     alone = "pair" if len(place.calls) == len(place.different) + 1 == 2 else "mismatch"
     return "apart" if set(place.calls) <= set(place.different) else alone
+
+
+def sizes_differ(place: Stuck) -> bool:
+    """Whether what its ranks entered differs in nothing but size, as far as is known."""
+    calls = place.calls.values()
+    alike = len({(call.op, call.dtype) for call in calls}) == 1
+    return place.peer < 0 and alike and len({call.name for call in calls} - {0}) <= 1
 
 
 def long_enough(place: Stuck, step_ns: float) -> bool:

@@ -25,15 +25,24 @@ from evenstep.diagnose.measure.attempts import (
     wall_ns,
 )
 from evenstep.diagnose.measure.effects import AttemptsAccount, account, restarts
-from evenstep.diagnose.measure.stuck import EnteredCall, Stuck, calls_before, stuck, title
+from evenstep.diagnose.measure.stuck import (
+    EnteredCall,
+    Stuck,
+    calls_before,
+    sizes_differ,
+    stuck,
+    title,
+)
 from evenstep.diagnose.modes.intervention import Gain, finding_of
 from evenstep.diagnose.sentences import CERTAIN, LIKELY, say
 from evenstep.statistics.interval import Share
+from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import DType, Kind, Op
 from evenstep.trace.trace import Trace
 
 BRIEF_NS = 10_000_000_000  # while a dump is written, which may take seconds, other ranks go on
 MEMORY = ("OutOfMemory", "MemoryError", "not enough memory", "out of memory", "alloc")
+NEW = "never brought that size or type before"
 INVALID = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT")
 
 
@@ -86,7 +95,9 @@ def _of_places(case: Case, places: list[Stuck], *, circle: bool) -> Finding:
     brief = place.pause_ns is not None and not place.different and place.since_ns < BRIEF_NS
     sure = 0.9 if place.missing or place.different else 0.6 if place.untraced else 0.5
     rest = "missing" if place.missing else "untraced" if place.untraced else "transport"
-    what = "different" if place.different else "ended" if ended else "circle" if circle else rest
+    cause = _circle(trace, places) if circle else _cause(case, place)
+    differs = "sizes" if cause.endswith(NEW) else "different"
+    what = differs if place.different else "ended" if ended else "circle" if circle else rest
     return _ending(
         "hang", round(min(sum(_share(case, one) for one in places), 1.0), 4), place.step,
         say(f"hang.do.{what}", those=place.untraced), "the last records of every rank",
@@ -100,7 +111,7 @@ def _of_places(case: Case, places: list[Stuck], *, circle: bool) -> Finding:
             called=f"; called in {site}" if site else "",
             others=say("hang.elsewhere", those=elsewhere) if elsewhere else "",
         ),
-        cause=_circle(trace, places) if circle else _cause(case, place),
+        cause=cause,
         where=case.where(culprits) if traced else Where(ranks=culprits),
         title=words.capital(say("hang.circle", those=culprits) if circle else title(place)),
         evidence=[
@@ -173,20 +184,25 @@ def _circle(trace: Trace, places: list[Stuck]) -> str:
 
 
 def _disagreement(case: Case, place: Stuck) -> str:
-    """The calls of the differing ranks, and that of the others where these did as before."""
+    """The calls of the differing ranks, and that of the others where these did as before; of calls
+    alike but for their size, the sizes and their common place."""
     trace, some = case.trace, place.different[:SEVERAL]
-    calls = ", ".join(
-        f"{case.ranks_in_words([rank])} entered {_in_words(trace, place.calls[rank])}"
-        for rank in some
-    )
+    shifts = {rank: out_of_step(trace, place, rank) for rank in some}
+    sites = {trace.names[call.name] for call in place.calls.values()}
+    sites -= {""} if NEW in shifts.values() else set()  # no call alike tells where it was made
+    alike = sizes_differ(place) and len(sites) <= 1
+    told = {
+        rank: f"{call.size} B" if alike else _in_words(trace, call)
+        for rank, call in place.calls.items()
+    }
+    did = "brought" if alike else "entered"
+    calls = ", ".join(f"{case.ranks_in_words([rank])} {did} {told[rank]}" for rank in some)
     calls += " …" if len(place.different) > SEVERAL else ""
-    others = [rank for rank in place.calls if rank not in place.different]
-    if not others:
-        return calls
-    shifts = ((rank, out_of_step(trace, place, rank)) for rank in some)
-    told = "".join(f"; rank {rank} {shift}" for rank, shift in shifts if shift)
-    who = words.ranks(others) if len(others) == 1 else "the others"
-    return f"{calls}, {who} {_in_words(trace, place.calls[others[0]])}{told}"
+    if others := [rank for rank in place.calls if rank not in place.different]:
+        who = words.ranks(others) if len(others) == 1 else "the others"
+        calls += f", {who} {told[others[0]]}"
+    calls += "".join(f" in {site}" for site in sites if site) if alike else ""
+    return calls + "".join(f"; rank {rank} {shift}" for rank, shift in shifts.items() if shift)
 
 
 def _in_words(trace: Trace, call: EnteredCall) -> str:
@@ -235,12 +251,14 @@ def out_of_step(trace: Trace, place: Stuck, rank: int) -> str:
     rank that makes it already has left one out, though it is what the rank called before, in an
     earlier step. One that makes what always came here did as before, and the others' call is new.
     """
-    others = [other for other in place.calls if other not in place.different]
-    if not others or rank not in place.calls:
+    if rank not in place.calls:
         return ""
-    events = trace.of_kind(Kind.COLLECTIVE)
+    events, own = trace.of_kind(Kind.COLLECTIVE), place.calls[rank][:3]
+    others = [other for other in place.calls if other not in place.different]
+    if not others:
+        return NEW if _is_new(events, place, rank) else ""
     made = calls_before(events, place.group, place.sequence, others[0])
-    own, expected = place.calls[rank][:3], place.calls[others[0]][:3]
+    expected = place.calls[others[0]][:3]
     before = made[-1] if made else None
     usual = {later for call, later in pairwise(made) if call == before}
     if usual == {own}:
@@ -250,9 +268,21 @@ def out_of_step(trace: Trace, place: Stuck, rank: int) -> str:
     if before == own and own not in usual and len(set(mine.step[-2:].tolist())) == 1:
         return "seems to have made the call before a second time"
     if own not in made and own[0] == expected[0] and len(others) == 1:
-        return "never brought that size or type before"
+        return NEW
     followed = dict(pairwise([*made, expected]))
     return "seems to have left that call out" if followed.get(expected) == own else ""
+
+
+def _is_new(events: Columns, place: Stuck, rank: int) -> bool:
+    """Whether a rank brought what none did before, in a call that another made as ever."""
+    made = {
+        call
+        for each in place.calls
+        for call in calls_before(events, place.group, place.sequence, each)
+    }
+    return sizes_differ(place) and [
+        each for each, call in place.calls.items() if call[:3] not in made
+    ] == [rank]
 
 
 # -- ranks that died -------------------------------------------------------------------------------
@@ -323,11 +353,12 @@ def _remedy(first: Death) -> str:
         "raised": raised and raised.get("type") != INTERRUPTED,
         "invalid": ended.get("signal") in INVALID,
         "signal": ended.get("signal"),
+        "left": (left := first.facts.get("left") or {}),
         "exit": ended.get("exit_code") is not None,
         "unknown": True,
     }
     how = next(name for name, holds in holding.items() if holds)
-    return say(f"rank_failed.do.{how}", type=raised.get("type"))
+    return say(f"rank_failed.do.{how}", type=raised.get("type"), by=left.get("by"))
 
 
 # -- restarts --------------------------------------------------------------------------------------

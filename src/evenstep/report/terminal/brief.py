@@ -44,8 +44,7 @@ def _healthy(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
     parts += [f"{duration(mean_ns)} a step"] if is_known(mean_ns) else []
     parts += [f"{plural(summary['ranks'], 'rank')}, {plural(summary['steps'], 'step')}"]
     yield from style.wrap(" · ".join(parts), code=GREEN)
-    for text in growth(summary.get("growth")):
-        yield from style.wrap(text)
+    yield from _growth(diagnosis, style)
 
 
 def _head(said: Verdict, diagnosis: Diagnosis, style: Style) -> Iterator[str]:
@@ -88,6 +87,12 @@ def _numbers(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
         yield from legend({name: share for name, share in known.items() if drawn[name]}, style)
     if diagnosis.summary.get("steps"):
         yield from style.wrap(step_time(diagnosis, brief=True))
+    yield from _growth(diagnosis, style)
+
+
+def _growth(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
+    for text in growth(diagnosis.summary.get("growth")):
+        yield from style.wrap(text)
 
 
 def _other_findings(diagnosis: Diagnosis, style: Style) -> Iterator[str]:

@@ -167,6 +167,9 @@ def _lines(found: History) -> Iterator[str]:
     for run in found.runs:
         yield _row(run)
         yield from _culprit(run)
+    unit = " or ".join(sorted({run.unit for run in found.runs}))
+    cost = "cost/1000: cost" if priced else "rank-h/1000: rank-hours"
+    yield from PLAIN.wrap(f"{cost} per 1,000 {unit}s; J: joules per {unit}; good: goodput")
     for workload in found.workloads:
         if len(workload.runs) == 1 and not workload.restarts:
             continue  # its row says it all
