@@ -11,28 +11,48 @@ import math
 from collections.abc import Sequence
 
 LATE = 0.03  # of a step
+ALIKE = 1 / 3  # of the longest wait for input
 FEWEST = 3  # measurements of an interval
 SURE = 4.5  # standard deviations of a normal variable: wrong to either side once in 147,000
 INNER, _NORMAL = 0.8, 1.2816  # share of normal noise that is within so many deviations
 
 
-def excess(work: Sequence[float]) -> list[float]:
-    """Each rank's work above the median rank's (of an even number, the lower middle)."""
-    usual = sorted(work)[(len(work) - 1) // 2] if len(work) else 0.0
-    return [each - usual for each in work]
+def measures(work: Sequence[float], given: Sequence[float]) -> list[Sequence[float]]:
+    """What a rank's work is compared in; it is late by the least of its excesses.
+
+    `given`: how much of its work each rank waits for its input. Where the shortest of these waits
+    is at least `ALIKE` of the longest, each rank has the pace of its own loader, and who gets its
+    batch first gains nothing: it waits for the next one. There work counts without them, too.
+    """
+    if max(given, default=0) <= 0 or min(given) < ALIKE * max(given):
+        return [work]
+    return [work, [each - wait for each, wait in zip(work, given, strict=True)]]
+
+
+def excess(work: Sequence[float], given: Sequence[float] = ()) -> list[float]:
+    """Each rank's work above the median rank's (of an even number, the lower middle), by the least
+    of its `measures`."""
+    usual = [sorted(each)[(len(work) - 1) // 2] for each in measures(work, given) if len(work)]
+    both = zip(*measures(work, given), strict=True)
+    return [min(one - by for one, by in zip(each, usual, strict=True)) for each in both]
 
 
 def late(
-    work: Sequence[float], blocked: Sequence[float], step: float, *, threshold: float = LATE
+    work: Sequence[float],
+    blocked: Sequence[float],
+    step: float,
+    *,
+    given: Sequence[float] = (),
+    threshold: float = LATE,
 ) -> list[int]:
     """Indices of the late ranks; none where they would be more than half of all.
 
-    `work` and `blocked` are per rank and step, in the unit of `step`. Beside the latest rank only
-    those count that are late by half as much or more.
+    `work`, `given` (see `measures`) and `blocked` are per rank and step, in the unit of `step`.
+    Beside the latest rank only those count that are late by half as much or more.
     """
     if len(work) < 2 or step <= 0:
         return []
-    above, ordered = excess(work), sorted(blocked)
+    above, ordered = excess(work, given), sorted(blocked)
     calm = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
     least = max(max(above) / 2, threshold * step)
     found = [i for i, by in enumerate(above) if by >= least and blocked[i] <= calm]

@@ -94,6 +94,19 @@ def test_a_loader_that_stalls_now_and_then_is_its_ranks_though_all_hand_batches_
     assert finding.severity == pytest.approx(disturbed.injected_share(), rel=0.1)
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_slow_worker_of_one_rank_is_not_a_slow_input_of_all(ranks, worst):
+    """Every other batch of rank 1 comes 80 ms late; between them any rank is the last by chance."""
+    world = World(ranks=ranks, noise=0.005)
+    table = world.everywhere()
+    table[::2, 1] = 80 * MS
+    draw = np.random.default_rng(3).uniform(0, 16 * MS, (world.steps // 2, ranks))
+    table[1::2] = draw
+    table[1::2, 1] = 0
+    finding = worst(world.delayed(Phase.INPUT, table))
+    assert (finding.mode, finding.where.ranks) == ("input_pipeline", [1])
+
+
 def test_a_loader_whose_workers_bring_several_batches_at_once_is_late_in_some_steps(worst):
     """What it takes more in these is told with how many they are."""
     table = World().everywhere()

@@ -75,6 +75,15 @@ def test_who_was_not_heard_of_before_it_was_killed_had_stood_still(stopped):
     assert (finding.mode == "hang" and finding.where.ranks == [1]) == stopped
 
 
+def test_who_collects_garbage_for_seconds_when_a_signal_ends_the_job_had_not_stood_still():
+    """Nothing beats meanwhile: its collections before took as long."""
+    trace, end = broken(World(pace=4), {rank: {"ended": (2 * SECOND, GONE)} for rank in range(4)})
+    trace.ranks[1].facts["heartbeat_ns"] = end
+    pause = {"enter_ns": end - 10 * SECOND, "exit_ns": end - 8 * SECOND}
+    trace = with_rows(trace, kind=Kind.PAUSE, rank=1, step=3, **pause)
+    assert first(waits(trace, end, 0, 2, 3)).mode != "hang"
+
+
 def test_who_takes_its_time_to_leave_after_it_raised_had_not_stood_still():
     own = raised(MS, "ValueError", "no labels", "data.py:31 batch")
     ends = {1: {"raised": own, "closed": (2 * MS, {}), "ended": (8 * SECOND, {"exit_code": 1})}}

@@ -77,7 +77,11 @@ class PaceHost:
             closed.counted["wait_ns"] += wait.total_ns
             closed.counted["wait_known"] += 1
         work_ns = max(own_ns - closed.used.run_delay_ns, 0)
-        return StepRow(step_ns, work_ns, wait.total_ns, delay_ns, entry_ns, first), wait, decision
+        row = StepRow(
+            step_ns, work_ns, wait.total_ns, delay_ns, entry_ns, first,
+            closed.phase_ns[Phase.INPUT], own_ns - work_ns,
+        )  # fmt: skip
+        return row, wait, decision
 
     def take_orders(self, orders: Orders) -> None:
         """Take rank 0's orders; they count from the next step on."""

@@ -191,9 +191,10 @@ class StepWork:
         if before[0] == last.number:
             step_ns = self._rows[-1].step_ns + lasted_ns - before[1]
             work_ns = max(self._rows[-1].work_ns + self._entered[2] - before[2], 0)
-            from evenstep.agent.exchange.messages import StepRow, summarize
+            from evenstep.agent.exchange.messages import summarize
 
-            row = StepRow(step_ns, work_ns, exit_ns - enter_ns, 0, 0)
+            made = {"step_ns": step_ns, "work_ns": work_ns, "wait_ns": exit_ns - enter_ns}
+            row = self._rows[-1]._replace(**made, delay_ns=0, entry_ns=0, first=None)
             sharing.post(summarize([row], rank=self._rank, end=number + 1, begun=1))
         return 0
 

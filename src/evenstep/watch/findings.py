@@ -114,7 +114,10 @@ def _late(run: FollowedRun) -> Iterator[LiveFinding]:
     if not len(window.counts) or window.counts.min() < lateness.FEWEST:
         return
     late, step_ns = lateness_ns(window), float(np.median(window.step_ns))
-    chosen = lateness.late(window.work_ns.tolist(), window.sync_ns.tolist(), step_ns)
+    work, blocked, given = (
+        each.tolist() for each in (window.work_ns, window.sync_ns, window.input_ns)
+    )
+    chosen = lateness.late(work, blocked, step_ns, given=given)
     if chosen and _is_certain(window, chosen):
         largest = float(late.max())
         ranks = tuple(int(rank) for rank in window.ranks[chosen])

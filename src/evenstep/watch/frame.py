@@ -179,7 +179,7 @@ def lateness_ns(window: RankWindow) -> Array:
     """Return each rank's work above the median rank's (of two ranks: the smaller), per step."""
     if not len(window.ranks):
         return np.zeros(0)
-    return np.array(lateness.excess(window.work_ns.tolist()))
+    return np.array(lateness.excess(window.work_ns.tolist(), window.input_ns.tolist()))
 
 
 def _rows(run: FollowedRun, shares: Array) -> list[RankRow]:

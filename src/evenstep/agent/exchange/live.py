@@ -24,6 +24,7 @@ log = logging.getLogger("evenstep")
 
 KEPT = 32  # windows remembered
 KNOWN = 8  # older windows from which the scatter is known without the latest ones
+GROUPS = (1, 2, 4, 8)  # windows that are taken together
 OVER = 0.5  # of the reported lateness; it has passed when it is certainly below this share
 
 
@@ -32,6 +33,7 @@ class _Window(NamedTuple):
 
     late: int | None  # the rank that the others waited for
     excess: dict[int, float]  # of each rank: its work above the others', as a share of the step
+    behind: dict[int, float]  # the same with waits for a core: how long the others wait for it
     steps: int
 
 
@@ -55,7 +57,8 @@ class LiveView:
         self._count = 0  # windows so far
         self._late: dict[int, int] = {}  # rank -> windows in which it was late
         self._series = _Series(), _Series()  # of whole steps, and of those that have begun
-        self._reported: tuple[int, float] | None = None  # the rank and its lateness
+        #: The rank, its lateness, and by how many windows together that was seen.
+        self._reported: tuple[int, float, int] | None = None
 
     def update(self, reports: Sequence[WindowReport], late: Late | None) -> None:
         """Take a complete window. Raises OSError where the file cannot be written."""
@@ -75,33 +78,34 @@ class LiveView:
         self.path.parent.mkdir(exist_ok=True)
         write_whole(self.path, json.dumps(self._document(reports, late)) + "\n")
 
-    def _set_reported(self, reported: tuple[int, float] | None) -> None:
+    def _set_reported(self, reported: tuple[int, float, int] | None) -> None:
         self._reported = reported
         for series in self._series:
             series.since = 0
 
     def _report(self, series: _Series, late: Late) -> None:
         """Log a line if the rank of the newest window has certainly become late."""
-        for latest, named, (low, high) in _looks(series, late.rank):
+        for each, latest, named, (low, high) in _looks(series, late.rank):
             if named[0] and 2 * sum(named) >= len(named) and low > self._threshold:
-                share = (low + high) / 2
-                late_ms = share / late.share * late.excess_ns / 1e6
+                behind = sum(window.behind[late.rank] for window in latest) / len(latest)
+                late_ms = behind / late.share * late.excess_ns / 1e6
                 log.warning(
                     "evenstep: rank %d is late by %s, %.0f %% of a step, in %d steps looked "
                     "at; ranks waiting for it: %d",
                     late.rank,
                     f"{late_ms:.3g} ms" if late_ms < 999.5 else f"{late_ms / 1e3:.3g} s",
-                    100 * share,
+                    100 * behind,
                     sum(window.steps for window in latest), late.waiting_ranks,
                 )  # fmt: skip
-                self._set_reported((late.rank, share))
+                self._set_reported((late.rank, (low + high) / 2, each))
                 return
 
-    def _take_back(self, series: _Series, rank: int, share: float) -> None:
-        """Log a line if the reported rank is certainly late no more."""
+    def _take_back(self, series: _Series, rank: int, share: float, least: int) -> None:
+        """Log a line if the reported rank is certainly late no more, by groups of `least` windows
+        or more: one that is late in every eighth is not in most."""
         if series.windows[-1].late == rank:
             return
-        for _, named, (_, high) in _looks(series, rank):
+        for _, _, named, (_, high) in _looks(series, rank, least):
             if 2 * sum(named) < len(named) and high < OVER * share:
                 log.warning("evenstep: nobody waits for rank %d any more", rank)
                 self._set_reported(None)
@@ -120,32 +124,43 @@ class LiveView:
 
 
 def _looks(
-    series: _Series, rank: int
-) -> Iterator[tuple[list[_Window], list[bool], tuple[float, float]]]:
-    """The latest windows with a rank, fewest first, one by one and then two by two: of a rank late
-    in every other one only pairs are alike. Whether it and no other was late in each, or each pair,
-    and the interval of its mean lateness in them, in shares of a step."""
+    series: _Series, rank: int, least: int = 1
+) -> Iterator[tuple[int, list[_Window], list[bool], tuple[float, float]]]:
+    """How many windows are a group, at `least`: of a rank late in every other one only pairs are
+    alike; the latest windows with a rank, fewest first; whether it and no other was late in each
+    group, and the interval of its mean lateness in them, in shares of a step."""
     mine = [window for window in series.windows if rank in window.excess]
-    for each in (1, 2):
+    for each in (group for group in GROUPS if group >= least):
         measured = [mine[at : at + each] for at in range(len(mine) % each, len(mine), each)]
         excess = [sum(window.excess[rank] for window in few) / each for few in measured]
         fewest = lateness.FEWEST - (len(measured) >= KNOWN + lateness.FEWEST)  # steps may be long
         named = [{window.late for window in few} - {None} == {rank} for few in measured]
         for count in range(fewest, min(len(measured), series.since // each) + 1):
-            yield mine[-count * each :], named[-count:], lateness.interval(excess, count)
+            yield each, mine[-count * each :], named[-count:], lateness.interval(excess, count)
 
 
 def _window(reports: Sequence[WindowReport], late: Late | None) -> _Window:
-    """The window as it is remembered. A rank is compared with the median of the others: by the
-    median of all, the middle rank would never differ."""
-    work = sorted(report.work_ns for report in reports)
+    """The window as it is remembered."""
     step_ns = max((report.step_ns for report in reports), default=0) or 1
     steps = max((report.steps for report in reports), default=0)
-    excess = {r.rank: (r.work_ns - _of_others(work, r.work_ns)) / step_ns for r in reports}
-    return _Window(None if late is None else late.rank, excess, steps)
+    excess, behind = (
+        {r.rank: by / step_ns for r, by in zip(reports, _excess(work, reports), strict=True)}
+        for work in ([r.work_ns for r in reports], [r.work_ns + r.ready_ns for r in reports])
+    )
+    return _Window(None if late is None else late.rank, excess, behind, steps)
 
 
-def _of_others(ordered: Sequence[int], own: int) -> float:
+def _excess(work: Sequence[int], reports: Sequence[WindowReport]) -> list[float]:
+    """Each rank's work above the median of the others: by the median of all, the middle rank would
+    never differ."""
+    given = [report.input_ns for report in reports]
+    each = [(one, sorted(one)) for one in lateness.measures(work, given)]
+    return [
+        min(one[i] - _of_others(order, one[i]) for one, order in each) for i in range(len(work))
+    ]
+
+
+def _of_others(ordered: Sequence[float], own: float) -> float:
     """The median of sorted values without one of them; that one where there is no other."""
     low, high = ((len(ordered) - by) // 2 for by in (2, 1))
     others = [ordered[place + (own <= ordered[place])] for place in (low, high) if len(ordered) > 1]

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from evenstep import lateness
 from evenstep.pacing import Plan, Slowest
 
-_MESSAGE = struct.Struct("<BxHIIIqqqqqqqqqq")
-VERSION = 5
+_MESSAGE = struct.Struct("<BxHIIIqqqqqqqqqqqq")
+VERSION = 6
 MESSAGE_BYTES = _MESSAGE.size  # invariant: <= 256
 #: version, whether slowest and floor are known, the three values of the one, four of the other
 _ORDERS = struct.Struct("<BBBqqqqqqq")
@@ -40,6 +40,8 @@ class WindowReport(NamedTuple):
     first_bytes: int
     first_low_ns: int  # quantiles of its time in flight: 10 and 90 %
     first_high_ns: int
+    input_ns: int = 0  # mean wait for input, a part of work_ns
+    ready_ns: int = 0  # mean wait for a core, beside work_ns
     #: 1: a single step, shifted: from the first collective of a step to that of the next, which has
     #: only begun.
     begun: int = 0
@@ -96,6 +98,8 @@ class StepRow(NamedTuple):
     delay_ns: int
     entry_ns: int  # own work between the last collective and the next: the pacer's u_i
     first: FirstCollective | None = None
+    input_ns: int = 0
+    ready_ns: int = 0
 
 
 def summarize(rows: Sequence[StepRow], *, rank: int, end: int, begun: int = 0) -> WindowReport:
@@ -114,7 +118,9 @@ def summarize(rows: Sequence[StepRow], *, rank: int, end: int, begun: int = 0) -
         step_ns=sum(row.step_ns for row in rows) // len(rows),
         first_op=firsts[0].op if firsts else -1, first_bytes=firsts[0].nbytes if firsts else 0,
         first_low_ns=firsts[last // 10].in_flight_ns if firsts else 0,
-        first_high_ns=firsts[(9 * last + 9) // 10].in_flight_ns if firsts else 0, begun=begun,
+        first_high_ns=firsts[(9 * last + 9) // 10].in_flight_ns if firsts else 0,
+        input_ns=sum(row.input_ns for row in rows) // len(rows),
+        ready_ns=sum(row.ready_ns for row in rows) // len(rows), begun=begun,
     )  # fmt: skip
 
 
@@ -131,14 +137,14 @@ def latest_rank(reports: Sequence[WindowReport], *, threshold: float) -> Late | 
     """The rank that is late by more than `threshold` of a step (see `evenstep.lateness`)."""
     if len(reports) < 2:
         return None
-    work = [report.work_ns for report in reports]
+    work, given = zip(*((report.work_ns, report.input_ns) for report in reports), strict=True)
     step_ns = max(report.step_ns for report in reports)
     blocked = _waits_of_ranks(reports)
-    places = lateness.late(work, blocked, step_ns, threshold=threshold)
+    places = lateness.late(work, blocked, step_ns, given=given, threshold=threshold)
     if not places:
         return None
     latest = max(places, key=lambda place: work[place])
-    excess_ns = int(max(lateness.excess(work)))
+    excess_ns = int(max(lateness.excess(work, given)))
     waiting = sum(each >= excess_ns // 2 for i, each in enumerate(blocked) if i != latest)
     slowest = reports[latest]
     return Late(slowest.rank, excess_ns, excess_ns / slowest.step_ns, waiting)

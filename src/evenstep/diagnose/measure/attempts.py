@@ -316,7 +316,7 @@ def hung_first(
         awaited = set(place.missing)
         mismatched = place.different or (awaited and awaited <= left)
         bereft = awaited <= died if awaited else not died.isdisjoint(place.waiting)
-        frozen = any(_stood_still(trace.ranks[rank]) for rank in place.missing)
+        frozen = any(_stood_still(trace, rank) for rank in place.missing)
         long = long_enough(place, step_ns) or gave_up_ns < math.inf
         if (found and mismatched) or (long and not bereft) or frozen:
             hung.append(place)
@@ -334,11 +334,14 @@ def _gave_up_ns(info: RankInfo) -> float:
     return wall_ns(info, int(at_ns)) if at_ns and gave_up(info.facts) else math.inf
 
 
-def _stood_still(info: RankInfo) -> bool:
+def _stood_still(trace: Trace, rank: int) -> bool:
     """Whether a process had no heartbeats for `SILENT_NS` before it raised, closed its trace or
-    died; after that it is silent, and leaving may take seconds."""
+    died, nor for the longest of its collections, which let nothing beat; after that it is silent,
+    and leaving may take seconds."""
+    info, pauses = trace.ranks[rank], trace.of_kind(Kind.PAUSE)
+    longest_ns = (pauses.exit_ns - pauses.enter_ns)[pauses["rank"] == rank].max(initial=0)
     beat_ns = int(info.facts.get("heartbeat_ns", 0))
-    return bool(beat_ns) and (ended_ns(info) or 0) - beat_ns > SILENT_NS
+    return bool(beat_ns) and (ended_ns(info) or 0) - beat_ns > SILENT_NS + longest_ns
 
 
 def _over(info: RankInfo, by_ns: float) -> bool:
