@@ -157,27 +157,33 @@ def execute(job: Job, work: Any, took: Any, issues: Any = None) -> Executed:
 
 def draw_of_devices(random: np.random.Generator, steps: int = 16) -> tuple[Job, Any, Any]:
     """A job whose compute waits in one way for each of up to three kinds of collectives: at once,
-    but for scattered gradients, when it has come to the next of the kind, or at the end of the
-    step. And its durations: of the same program, but for 2 % of noise and 10 % in the pace of each
-    rank's step, and 5 % of the transfers."""
+    but for scattered gradients, before or when it comes to the next of the kind, or at the end of
+    the step. And its durations: of the same program, but for 2 % of noise and 10 % in the pace of
+    each rank's step, and 5 % of the transfers."""
     ranks = int(random.integers(2, 5))
     half = tuple(range(ranks // 2, ranks)) if ranks > 2 else (0, 1)
     groups = tuple(range(ranks)), half, tuple(range(ranks))
     ops = [*random.permutation(TO_ALL[:2]), Op.REDUCE_SCATTER]
-    ways = ["call", random.choice(["call", "next", "end"]), random.choice(["next", "end"])]
-    acts, open_ = [], [[], [], []]
+    later = ["before", "next", "end"]
+    ways = ["call", random.choice(["call", *later]), random.choice(later)]
+    acts, idle, open_ = [], [], [[], [], []]
     for kind in [0, *random.integers(0, 3, random.integers(2, 8)).tolist()]:
+        if ways[kind] == "before" and open_[kind]:
+            acts.append(Act("wait", of=open_[kind].pop()))
+            idle.append(len(acts))
         number, behind = len(acts), ways[kind] != "call"
         acts.append(Act("enter" if behind else "call", kind, Op(ops[kind])))
         if ways[kind] == "next" and open_[kind]:
+            idle.append(len(acts))
             acts.append(Act("wait", of=open_[kind].pop()))
         open_[kind] += [number] * behind
+    idle += range(len(acts), len(acts) + sum(map(len, open_)))
     acts += [Act("wait", of=of) for of in sorted(of for some in open_ for of in some)]
     job = Job(ranks, groups, tuple(acts), steps, False, True)
-    waits = [*(act.what == "wait" for act in acts), False]
-    usual = np.where(waits, 0, random.integers(*WORK_NS, len(waits)))[None, :, None]
+    usual = random.integers(*WORK_NS, (1, len(acts) + 1, 1))
+    usual[:, idle] = 0
     pace = 1 + 0.1 * random.standard_normal((steps, 1, ranks))
-    work = usual * pace * (1 + 0.02 * random.standard_normal((steps, len(waits), ranks)))
+    work = usual * pace * (1 + 0.02 * random.standard_normal((steps, len(acts) + 1, ranks)))
     took = random.integers(*TOOK_NS, len(acts))
     took = took * (1 + 0.05 * random.standard_normal((steps, len(acts))))
     return job, np.rint(work), np.rint(took)

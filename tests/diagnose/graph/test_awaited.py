@@ -8,6 +8,7 @@ from evenstep.diagnose.graph.awaited import (
     _in_stream,
     _of_members,
     _shares_by_idle_time,
+    _until_over,
     _waits_of_rows,
     _work_done_after,
     entered_kinds,
@@ -75,6 +76,14 @@ def test_a_wait_after_all_work_hides_how_long_that_was():
     assert unseen.tolist() == [True, True, False, True]
     _, unseen = gaps([0.1] * 2, [0.0971, 0.0969]).work(shares([1.0]))  # within 3 µs
     assert unseen.tolist() == [True, False]
+
+
+@pytest.mark.parametrize(("leave", "rows"), [(5.5, [6]), (6.5, [])])
+def test_who_was_idle_until_an_end_came_to_one_of_the_next_six_entries_then(leave, rows):
+    enter = np.arange(9) * MS
+    table = {"lane": 0 * enter, "enter_ns": enter, "leave_ns": enter + round(leave * MS)}
+    first, row = _until_over(Columns(table), np.array([0]))
+    assert (first.tolist(), row.tolist()) == ([0] * len(rows), rows)
 
 
 def test_what_a_device_computed_is_its_work_and_hides_nothing():

@@ -197,6 +197,24 @@ def test_what_ends_before_what_was_queued_before_it_is_in_no_queue():
     assert operations.took_ns.tolist() == [16 * MS, 11 * MS] * 2
 
 
+@pytest.mark.parametrize("on_device", [2, 3])
+def test_a_lane_is_its_device_where_most_of_its_operations_ran_there(on_device):
+    """Of five all-reduces a step."""
+    run = Run(2)
+    for step in range(4):
+        for turn in range(5):
+            enter = 20 * step + 3 * turn
+            times = {"device_enter_ns": enter * MS + 1, "device_exit_ns": (enter + 1) * MS}
+            for rank in range(2):
+                flags, more = Flag(0), {}
+                if turn < on_device:
+                    flags, more = Flag.ASYNC | Flag.ON_DEVICE, times | {"device": 0}
+                run.collective(rank, step, 5 * step + turn, enter, enter + 1, flags=flags, **more)
+        for rank in range(2):
+            run.step(rank, step, 20 * step, 20 * step + 16)
+    assert run.graph().device.tolist() == [on_device == 3] * 2
+
+
 def leaving_later(later):
     """Steps of 20 ms of calls that begin at 2, the first of which is left at 6, and the others so
     many ms later (steps, ranks)."""

@@ -284,6 +284,21 @@ def test_a_message_of_which_one_end_is_known_is_an_operation_of_one(op):
     assert made.rows.waits.tolist() == [op is Op.RECV]
 
 
+def test_what_other_ranks_recorded_is_left_out():
+    """Of three ranks the second: its all-reduce misses a member, its messages an end."""
+    run = Run()
+    for rank in range(3):
+        run.collective(rank, 0, 0, rank, 5)
+    for sender, receiver in ((0, 1), (0, 2)):
+        run.message(sender, 0, Op.SEND, receiver, 0, 6, 7)
+        run.message(receiver, 0, Op.RECV, sender, 0, 6, 7)
+    trace = run.trace()
+    made = entries(trace, align(trace), np.array([0, 2]))
+    assert made.operations.members.tolist() == [2, 2, 1]
+    assert made.operations.whole.tolist() == [False, True, False]
+    assert made.rows.lane.tolist() == [0, 1, 0, 1, 0]
+
+
 def test_messages_are_queued_by_who_sends_to_whom_behind_collectives():
     run = Run()
     run.collective(0, 0, 0, 0, 1)

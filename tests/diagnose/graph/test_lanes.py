@@ -185,6 +185,20 @@ def test_lanes_of_hosts_that_began_at_very_different_times_stand_on_one_line_all
     assert (line.before(lane[::2], begun + 5) == 2 * np.arange(2000) + 1).all()
 
 
+def test_where_waits_of_a_place_differ_each_is_for_the_last_that_was_over():
+    """Of two all-reduces a step, both are entered before the wait in every other step; it ends
+    long after both."""
+    run = Run(2)
+    for step in range(4):
+        since, twice = 20 * step, ((1, 6), (9, 11)) if step % 2 == 0 else ((1, 3), (2, 5))
+        for rank in range(2):
+            for turn, (enter, over) in enumerate(twice):
+                run.collective(rank, step, 2 * step + turn, since + enter, since + over)
+            run.wait(rank, step, since + (3 if step % 2 == 0 else 4), since + 8)
+            run.step(rank, step, since, since + 12)
+    assert [number for lane, number, _ in waits(run.graph()) if lane == 0] == [0, 3, 4, 7]
+
+
 def test_the_furthest_of_earlier_waits_is_of_the_same_lane():
     lane, last = np.array([0, 0, 0, 0, 1, 1]), np.array([2, 5, 3, 4, 1, 0])
     assert _furthest_before(lane, last).tolist() == [-1, 2, 5, 5, -1, 1]

@@ -11,6 +11,7 @@ from evenstep.diagnose.graph.peers import (
     beginning,
     message_ends,
     micro_batches,
+    more_by_direction,
     peers,
 )
 from evenstep.trace.columns import Columns
@@ -29,7 +30,7 @@ def graph_of(rows, operations, lanes=3):
 
 #: Messages 0 from lane 0 to 1 and 2 from lane 2 to whom nobody knows; 1 is a collective.
 SENT = graph_of(
-    {"lane": [0, 1, 1, 2], "enter": [0, -1, 1, 2], "wait": [-1, 0, 1, -1]},
+    {"lane": [0, 1, 1, 2], "enter": [0, -1, 1, 2], "wait": [-1, 0, 1, -1], "index": [0] * 4},
     {"message": [True, False, True], "root": [0, 1, 2], "group": [0, 0, 0]},
 )
 
@@ -38,6 +39,10 @@ def test_a_message_goes_from_who_sends_to_who_waits_for_it():
     source, target = message_ends(SENT)
     assert source.tolist() == [0, -1, 2, -1]
     assert target.tolist() == [1, -1, -1, -1]
+
+
+def test_of_messages_to_nobody_knows_whom_no_direction_is_told():
+    assert more_by_direction(SENT).tolist() == [0.0] * 4
 
 
 def test_receivers_are_counted_onward_within_the_group_around():

@@ -119,6 +119,12 @@ def test_work_between_two_entries_of_one_record_was_issued_in_it():
     assert but.tolist() == [0, 10, 0, 0, 0, 0]
 
 
+def test_before_the_first_entry_of_a_device_nothing_was_issued_that_is_known():
+    """Of one lane whose last row was issued in the same record as its first."""
+    one = ISSUED | {"lane": [0] * 6, "inside": [8, 7, 8, 8, -1, 8]}
+    assert issued_in(made(one, lanes=1), np.ones(6, bool)).tolist() == [0, 0, 0, 36, 15, 10]
+
+
 def test_what_a_device_does_after_its_host_issued_an_entry_is_none_of_the_hosts():
     """Work from 20 to 35, issued at 25, and a pause of the host from 22 to 30."""
     covered = overlap(made(ISSUED), np.array([0]), np.array([22]), np.array([30]))

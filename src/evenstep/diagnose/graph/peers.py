@@ -130,7 +130,7 @@ def message_ends(graph: Graph) -> Array:
     that of no operation, -1. Two of (operations + 1,)."""
     rows, table = graph.rows, graph.operations
     source, target = np.full((2, len(table) + 1), -1)
-    message, sender = np.append(table.message, False), np.append(table.root, -1)
+    message, sender = np.append(table.message, False), table.root
     for column in (rows.enter, rows.wait):
         mine = np.flatnonzero(message[column])
         link, lane = column[mine], rows.lane[mine]
@@ -339,7 +339,7 @@ def _passage(graph: Graph) -> _Passed:
     parent = np.arange(len(source))
     passed = sends & ~fresh
     parent[rows.enter[passed]] = came[passed]
-    for _ in range(int(np.ceil(np.log2(max(len(parent), 2))))):
+    for _ in range(len(parent).bit_length()):
         parent = parent[parent]
     first = np.append(parent[:-1], -1)  # for no message
     goes = np.where(sends, first[rows.enter], -1)

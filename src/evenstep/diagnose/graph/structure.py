@@ -128,7 +128,7 @@ class TimeLine(NamedTuple):
         values, value = self.values - low, value - low
         if (int(max(self.number.max(), number.max(initial=0))) + 1) * width >= 2**63:
             both = np.unique(np.concatenate([values, value]), return_inverse=True)[1]
-            values, value, width = both[: len(values)], both[len(values) :], len(both) + 1
+            values, value, width = both[: len(values)], both[len(values) :], len(both)
         line = self.number * width + values
         return np.asarray(np.searchsorted(line, number * width + value, side="right"))
 
