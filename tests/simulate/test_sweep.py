@@ -84,6 +84,14 @@ def test_any_number_of_workers_gives_the_same_bytes(plan, rows, tmp_path):
     assert one.read_bytes() == two.read_bytes()
 
 
+def test_a_full_disk_is_one_sentence_and_leaves_no_half_of_a_table(rows, tmp_path):
+    pytest.importorskip("duckdb")
+    (tmp_path / "results.part").symlink_to("/dev/full")
+    with pytest.raises(UsageError, match=r"cannot write .*results\.parquet: .*No space left"):
+        SweepFolder(tmp_path).write_results(rows)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_table_can_be_asked(rows, tmp_path):
     duckdb = pytest.importorskip("duckdb")
     table = SweepFolder(tmp_path).write_results(rows)

@@ -22,6 +22,7 @@ from evenstep.export.posting import push, redacted_url, webhook
 from evenstep.export.prometheus import Families, exposition, of_diagnosis, running, server
 from evenstep.trace.spool.identity import hostname
 from evenstep.trace.trace import Trace
+from evenstep.words import number
 
 SHORTEST_TOKEN = 16
 OUTPUTS = (
@@ -65,7 +66,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _tell_size(path: Path, count: int, what: str, size_bytes: int) -> None:
-    each = f", {size_bytes / count:.3g} bytes each" if count else ""
+    each = f", {number(size_bytes / count)} bytes each" if count else ""
     tell_written(path, f" ({count:,} {what}, {size_bytes:,} bytes{each})")
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from evenstep.errors import UsageError
 from evenstep.simulate.study.sweep import SweepPlan
 from evenstep.trace.spool.files import write_whole
+from evenstep.trace.store.database import literal, reason
 
 Row = dict[str, Any]
 
@@ -86,17 +87,21 @@ class SweepFolder:
             import duckdb
         except ModuleNotFoundError:
             return lines
-        table = self.path / "results.parquet"
-        part = table.with_suffix(".part")
-        columns = ", ".join(f"{_quote(n)}: '{t}'" for n, t in _columns(ordered).items())
-        with duckdb.connect(config={"threads": 1}) as connection:
-            connection.execute(
-                f"COPY (SELECT * FROM read_json({_quote(str(lines))}, "
-                f"format='newline_delimited', columns={{{columns}}}) ORDER BY number) "
-                f"TO {_quote(str(part))} (FORMAT parquet)"
-            )
-        part.replace(table)
-        lines.unlink()
+        table, part = (self.path / f"results.{ending}" for ending in ("parquet", "part"))
+        columns = ", ".join(f"{literal(n)}: '{t}'" for n, t in _columns(ordered).items())
+        try:
+            with duckdb.connect(config={"threads": 1}) as connection:
+                connection.execute(
+                    f"COPY (SELECT * FROM read_json({literal(lines)}, "
+                    f"format='newline_delimited', columns={{{columns}}}) ORDER BY number) "
+                    f"TO {literal(part)} (FORMAT parquet)"
+                )
+            part.replace(table)
+        except duckdb.IOException as error:
+            part.unlink(missing_ok=True)
+            raise UsageError(f"cannot write {table}: {reason(error)}; run this again") from error
+        finally:
+            lines.unlink()
         return table
 
 
@@ -112,13 +117,8 @@ def _columns(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def _is_plain(value: Any) -> bool:
-    return (
-        abs(value) < 1 << 63 if type(value) is int else isinstance(value, bool | str | float | None)
-    )
-
-
-def _quote(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+    small = type(value) is int and abs(value) < 1 << 63
+    return small or isinstance(value, bool | str | float | None)
 
 
 def _read(path: Path) -> dict[str, Any] | None:

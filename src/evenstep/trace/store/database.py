@@ -87,6 +87,5 @@ def write(connection: duckdb.DuckDBPyConnection, table: Mapping[str, Any], path:
     connection.unregister("written")
 
 
-def literal(path: Path) -> str:
-    text = str(path).replace("'", "''")
-    return f"'{text}'"
+def literal(text: Path | str) -> str:
+    return "'" + str(text).replace("'", "''") + "'"
