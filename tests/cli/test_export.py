@@ -43,7 +43,8 @@ def test_several_formats_are_written_at_once(export, tmp_path):
     names = re.findall(r"^Wrote (\S+)", err, re.M)
     assert all((tmp_path / name).stat().st_size for name in names)
     assert len(names) == 5
-    assert "bytes each" in err and not re.search(r"\de[+-]\d", err)
+    assert "bytes each" in err
+    assert not re.search(r"\de[+-]\d", err)
 
 
 def test_the_timeline_shows_who_was_waited_for(export, tmp_path):
