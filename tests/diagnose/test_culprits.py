@@ -287,13 +287,22 @@ def test_a_first_stage_whose_ranks_all_load_slowly_is_named_though_the_last_load
     assert finding.severity == pytest.approx(1 - quick.length_ns / slow.length_ns, rel=0.05)
 
 
-def test_a_rank_that_is_late_in_one_place_and_early_in_another_is_told_by_what_it_is_waited_for():
-    """The others wait for it before the first bucket, and it for them before the last."""
-    world = World(ranks=2, noise=0.01, style="blocking").slow(1, Phase.FORWARD, 30 * MS)
-    (found,) = diagnose(world.slow(0, Phase.BACKWARD, 20 * MS, bucket=3).trace()).findings
-    assert found.where.ranks == [1]
-    told = float(re.search(r"([\d.]+) ms more inside forward", found.cause)[1])
-    assert told == pytest.approx(30, rel=0.05)
+@pytest.mark.parametrize(
+    ("place", "named"),
+    [({"phase": Phase.FORWARD}, [[1], [0]]), ({"phase": Phase.BACKWARD, "bucket": 1}, [[1, 0]])],
+)
+def test_two_ranks_late_for_different_collectives_of_the_step_are_both_named(place, named):
+    """Rank 1 by 30 ms before one, rank 0 by 28 ms before another: 2 ms apart in all, but each waits
+    for the other, together for 58 ms. Ranks late in different phases are two findings."""
+    world = World(ranks=2, noise=0.01, style="blocking").slow(1, ns=30 * MS, **place)
+    apart = world.slow(0, Phase.BACKWARD, 28 * MS, bucket=3)
+    found = [one for one in diagnose(apart.trace()).findings if one.mode == "straggler"]
+    assert [one.where.ranks for one in found] == named
+    assert sum(one.severity for one in found) == pytest.approx(apart.injected_share(), rel=0.02)
+    more = [float(re.search(r"([\d.]+) ms more inside", one.cause)[1]) for one in found]
+    assert more == pytest.approx([30, 28] if len(named) > 1 else [29], rel=0.02)
+    assert place["phase"].name.lower() in found[0].cause
+    assert "backward" in found[-1].cause
 
 
 @pytest.mark.parametrize(("every", "told"), [(1, "last:"), (2, "last in 51 % of the steps:")])

@@ -102,6 +102,21 @@ def _pool(
     return Peers(lanes, segments, begin + held.reshape(shape)[turn], there)
 
 
+def between_barriers(graph: Graph, part: Peers, own_ns: Array) -> Array:
+    """Own work of rows of all lanes, with waits in narrower groups, before each place where most
+    wait for a widest group, and after the last: (places + 1, steps, lanes)."""
+    wait, table = graph.rows.wait[part.rows], graph.operations
+    known = (wait >= 0) & part.there
+    wide = known & (table.members[wait] == table.members.max(initial=0)) if len(table) else known
+    over = np.append(table.over_ns, 0)[wait]
+    blocked = np.where(known, np.maximum(over - graph.rows.at_ns[part.rows], 0), 0)
+    often = (wide & (blocked > 0)).mean(axis=(0, 1)) >= MOST
+    own = part.by_place(own_ns).astype(float)
+    own[:, :, 1:] += np.where(wide, 0.0, blocked)[:, :, :-1]  # counts with the work after it
+    cut = np.split(own, np.flatnonzero(often) + 1, axis=2)
+    return np.stack([chunk.sum(axis=2) for chunk in cut])
+
+
 def _kinds(graph: Graph, rows: Array, link: str) -> list[Array]:
     """Kinds of what rows enter or wait for: operation, message, members, direction."""
     table, number = graph.operations, graph.rows[link][rows]

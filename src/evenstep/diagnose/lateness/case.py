@@ -317,12 +317,11 @@ class Case:
         time does not tell, as for device streams."""
         late = np.asarray(cells.any(axis=1))[:, None] & ~cells
         awake = self.grid.cpu_ns + self.grid.run_delay_ns
-        usual = float(awake[late].mean()) if late.any() else 0.0
         excess = self.mean_excess_ns(cells)
         device = self.grid.graph.device[cells.any(axis=0)].any()
-        if device or not self.grid.cpu_ns.any() or excess <= 0:
+        if device or not self.grid.cpu_ns.any() or excess <= 0 or not late.any():
             return None
-        return bool(awake[cells].mean() - usual < IDLE * excess)
+        return bool(awake[cells].mean() - float(awake[late].mean()) < IDLE * excess)
 
     def main_phase(self, cells: Array) -> Phase:
         """The phase in which these cells are latest in total, for all causes."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from evenstep.diagnose.graph.entries import TO_ROOT
-from evenstep.diagnose.graph.peers import Peers, peers
+from evenstep.diagnose.graph.peers import Peers, between_barriers, peers
 from evenstep.diagnose.graph.replay import Change, combine, replay, step_lengths
 from evenstep.diagnose.graph.structure import (
     Graph,
@@ -25,7 +25,7 @@ from evenstep.diagnose.graph.structure import (
     quantiles,
     row_numbers,
 )
-from evenstep.diagnose.lateness.thresholds import above_others, local_median
+from evenstep.diagnose.lateness.thresholds import above_others, error_of_median, local_median
 from evenstep.diagnose.levels import ERRORS, LISTED, MOST, UNDISTURBED
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.statistics.interval import BLOCK_STEPS
@@ -68,6 +68,23 @@ class Costs:
         last = rows.ends
         ends[0, rows["index"][last], rows.lane[last]] = rows.at_ns[last]
         return np.asarray(step_lengths(self.graph, ends)[0] - self.graph.between_ns)
+
+    def at_barriers_ns(self, part_ns: Array) -> Array:
+        """How much later than the others each lane usually comes to some barriers of all, and how
+        much earlier to others, where it waits: (2, steps, lanes); in proportion to the part of
+        rows' own work. 0 of lanes with programs of their own."""
+        found = np.zeros((2, len(self.graph.steps), len(self.graph.ranks)))
+        everybody = self.graph.operations.members.max(initial=0) == found.shape[2]
+        for peer in (one for one in self.parts if everybody and len(one.lanes) == found.shape[2]):
+            cuts = [between_barriers(self.graph, peer, of) for of in (self.graph.own_ns, part_ns)]
+            for cut in cuts:
+                cut[0] += cut[-1]  # the last of a step and the first of the next end at one barrier
+            for own, part in zip(*(cut[:-1] for cut in cuts), strict=True):
+                above = above_others(own)
+                surely = np.abs(np.median(above, axis=0)) > ERRORS * error_of_median(above)
+                usual = local_median(above) * surely * part / np.maximum(own, 1.0)
+                found[:, peer.segments] += np.maximum([usual, -usual], 0.0)
+        return found
 
     def saved(self, changes: Sequence[Change]) -> Array:
         """How much shorter each step is under each change: (changes, steps), ns."""
@@ -124,10 +141,11 @@ class Costs:
             if not (wanted > 0).any():
                 continue
             own = part.by_place(changed)
-            if (late := chronic[part.lanes]).all():  # none of its peers is not late
+            late = chronic[part.lanes]
+            weight = _excess(own, late)
+            if late.all() and (weight.sum() < MOST * wanted.sum()):  # as late as all of its peers
                 weight = part.by_place(self.in_phases_ns())
             else:
-                weight = _excess(own, late)
                 usual = weight.sum(axis=2) - recorded_ns[part.segments][:, part.lanes]
                 wanted = np.where(late & (wanted > 0), np.maximum(wanted, usual), wanted)
             explains = weight.sum(axis=2, keepdims=True) >= MOST * wanted[:, :, None]

@@ -32,7 +32,7 @@ from evenstep.diagnose.lateness.thresholds import (
     usual_lateness,
 )
 from evenstep.diagnose.levels import CLEARLY, ERRORS, NAMED
-from evenstep.diagnose.measure.grid import StepGrid
+from evenstep.diagnose.measure.grid import StepGrid, in_phase
 from evenstep.statistics.interval import MAD_SIGMA
 from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Phase
@@ -96,7 +96,10 @@ def attribute(grid: StepGrid, costs: Costs, *, contended: bool) -> Delays:
         late[cause] = np.where(beyond > CHRONIC_SHARE / 2 * step, beyond, 0.0)
         explained += np.clip(whole - _hidden(grid, late[cause], programs), 0, left)
     work -= explained
-    excess = above_others(work)
+    excess, (behind, ahead) = above_others(work), costs.at_barriers_ns(grid.graph.own_ns)
+    ahead, behind = grid.from_sampled(ahead), grid.from_sampled(behind)
+    made_up = np.clip(behind - local_median(excess), 0.0, ahead) * (behind > 0)  # for nothing
+    excess = excess + made_up
     noise = min(noise_of(work), noise_of(excess))  # one has what all share, one what others have
     chronic = chronic_ranks(excess, grid, programs, contended=contended)
     varies = excess if len(chronic) > 2 else work  # of two ranks, one mirrors the other's delays
@@ -111,12 +114,12 @@ def attribute(grid: StepGrid, costs: Costs, *, contended: bool) -> Delays:
         chronic &= ~varying | (often >= usual / 2)
         varying &= ~chronic & (usual >= max(NAMED * step, CLEARLY * noise))
         least[varying] = np.minimum(usual / 2, event)[varying]
-    delay, as_ever = _delay(work, excess, chronic, event)
+    delay, as_ever = _delay(work, excess, chronic, event, made_up)
     is_late = (excess > least) | as_ever
     late[Cause.WORK] = np.where(is_late, delay, 0.0)
     loss, rest = _cost(grid, costs, late, chronic)
-    beyond = is_late & ~as_ever
-    return Delays(grid, excess, late, loss, _phase_of(grid), rest, chronic, noise, beyond)
+    phase, beyond = _phase_of(grid, costs, made_up / np.maximum(ahead, 1.0)), is_late & ~as_ever
+    return Delays(grid, excess, late, loss, phase, rest, chronic, noise, beyond)
 
 
 def _recorded_causes(grid: StepGrid, programs: Sequence[Array]) -> list[tuple[Cause, Array, Array]]:
@@ -211,12 +214,15 @@ def _share_out(cells: Array, gain: Array) -> Array:
     return found
 
 
-def _delay(work: Array, excess: Array, chronic: Array, event: float) -> tuple[Array, Array]:
+def _delay(
+    work: Array, excess: Array, chronic: Array, event: float, made_up: Array
+) -> tuple[Array, Array]:
     """How late each cell is, without noise: of chronic ranks the usual excess around the step, in
     proportion to their work; and which cells are as late as that, give or take the noise."""
     delay, as_ever = np.maximum(excess, 0), np.zeros(excess.shape, bool)
     if chronic.any():
-        more = usual_excess(work, chronic) * work / np.maximum(local_median(work), 1.0)
+        more = usual_excess(work, chronic) + made_up
+        more *= work / np.maximum(local_median(work), 1.0)
         as_ever = chronic[None, :] & (np.abs(excess - more) <= event)
         delay[as_ever] = np.maximum(more, 0.0)[as_ever]
     return delay, as_ever
@@ -230,9 +236,13 @@ def _no_delays(grid: StepGrid) -> Delays:
     return Delays(grid, cells, none, none, cells.astype(int), nothing, chronic, 0.0, cells > 0)
 
 
-def _phase_of(grid: StepGrid) -> Array:
-    """The phase in which each cell exceeds the other ranks most."""
+def _phase_of(grid: StepGrid, costs: Costs, part: Array) -> Array:
+    """The phase in which each cell exceeds the other ranks most, beyond that part of what it is
+    ahead by at other barriers."""
     phases = {phase: above_others(grid.phase_ns[phase]) for phase in WORK_PHASES[:-1]}
+    for phase in phases if part.any() else ():
+        ahead = grid.from_sampled(costs.at_barriers_ns(in_phase(grid, phase))[1])
+        phases[phase] = phases[phase] + part * ahead
     known = sum(value for phase, value in grid.phase_ns.items() if phase is not Phase.OTHER)
     known = known - grid.phase_ns[Phase.SYNC] + grid.blocked_ns
     unclaimed = np.maximum(grid.duration_ns - known - grid.held_ns, 0)

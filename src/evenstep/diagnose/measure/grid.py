@@ -129,7 +129,7 @@ class StepGrid:
 
     def from_sampled(self, values: Array) -> Array:
         """Values of the sampled steps, as values of all steps: those of the nearest sampled one."""
-        steps = np.zeros(len(self.steps))
+        steps = np.zeros((len(self.steps), *values.shape[1:]))
         steps[self.sampled] = values
         return self.spread(steps)
 

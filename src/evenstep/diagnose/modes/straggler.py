@@ -40,7 +40,8 @@ def find(case: Case) -> list[Finding]:
     cells = case.claims.claim(case.delays.cells(Cause.WORK))
     beyond = cells & case.delays.beyond
     single = beyond if _all_alike(case, beyond) else cells & ~case.delays.chronic[None, :]
-    parts = (_worth_mending(case, cells & ~single), *_by_cost(case, single))
+    chronic = _worth_mending(case, cells & ~single)
+    parts = (*_by_phase(case, chronic), *_by_cost(case, single))
     return [*_late_entry(case), *(one for part in parts if part.any() for one in _late(case, part))]
 
 
@@ -66,6 +67,13 @@ def _worth_mending(case: Case, cells: Array) -> Array:
     gains = case.all_saved(changes)
     left = [case.share(gains[-1] - gain).value for gain in gains[:-1]]
     return next((p for p, rest in zip(fewer, left, strict=True) if rest < SMALLEST_SHARE), cells)
+
+
+def _by_phase(case: Case, cells: Array) -> list[Array]:
+    """The cells of ranks that are latest in the same phase, for each such phase."""
+    one = np.eye(cells.shape[1], dtype=bool)
+    phase = np.array([case.main_phase(cells & mine) for mine in one])
+    return [cells & (phase == each) for each in np.unique(phase[cells.any(axis=0)])]
 
 
 def _units(case: Case, behind: Array) -> Array:

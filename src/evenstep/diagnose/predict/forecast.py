@@ -25,7 +25,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from evenstep.allreduce import bus_factor, depth
-from evenstep.diagnose.graph.peers import Peers, peers
+from evenstep.diagnose.graph.peers import between_barriers, peers
 from evenstep.diagnose.graph.structure import Graph
 from evenstep.diagnose.levels import FEWEST, MINOR, SIGMAS
 from evenstep.diagnose.measure.grid import StepGrid
@@ -166,30 +166,13 @@ def _cut_segments(graph: Graph) -> tuple[Array, int, Array, Array] | None:
     if not whole or not len(graph.operations):
         return None
     part = max(whole, key=lambda one: len(one.segments))
-    own, wide, blocked = _places(graph, part)
-    often = (wide & (blocked > 0)).mean(axis=(0, 1)) >= 0.5
-    if not often.any():
+    *parts, after = between_barriers(graph, part, graph.own_ns)
+    if not parts:
         return None
-    narrow_ns = np.where(wide, 0.0, blocked)  # counts with the work after it
-    pending = own + np.concatenate([np.zeros_like(own[:, :, :1]), narrow_ns[:, :, :-1]], axis=2)
-    cuts = np.flatnonzero(often)
-    parts = [chunk.sum(axis=2) for chunk in np.split(pending, cuts + 1, axis=2)]
-    after = parts.pop()
     first = np.concatenate([after[:1], after[:-1]])  # it lies before the next step's barrier
-    parts = [parts[0] + first, *parts[1:]]
-    table = graph.operations.members
-    narrow = max(1, round(len(graph.ranks) / int(table.max())))
+    parts[0] = parts[0] + first
+    narrow = max(1, round(len(graph.ranks) / int(graph.operations.members.max())))
     return np.stack(parts, axis=1), narrow, first - after, part.segments
-
-
-def _places(graph: Graph, part: Peers) -> tuple[Array, Array, Array]:
-    """Own work, whether a place waits for a widest group, and its time blocked."""
-    wait = graph.rows.wait[part.rows]
-    known = (wait >= 0) & part.there
-    members = np.where(known, graph.operations.members[np.maximum(wait, 0)], 0)
-    over = np.where(known, graph.operations.over_ns[np.maximum(wait, 0)], 0)
-    blocked = np.where(known, np.maximum(over - graph.rows.at_ns[part.rows], 0), 0)
-    return part.by_place(graph.own_ns), members == int(graph.operations.members.max()), blocked
 
 
 # -- the model -------------------------------------------------------------------------------------
