@@ -23,17 +23,18 @@ def waits(found):
     return list(zip(*(column[order].tolist() for column in table), strict=True))
 
 
-def two_groups(*windows, steps=1, **more):
+def two_groups(*windows, steps=1, pace=1, **more):
     """All-reduces of two groups, entered at 1 and 2, over at 6 and 9; waits of every rank."""
     run = Run(3, (0, 1, 2), (0, 1, 2))
     for step in range(steps):
         since = 20 * step
         for rank in range(3):
-            run.collective(rank, step, step, since + 1, since + 6, group=0, **more)
-            run.collective(rank, step, step, since + 2, since + 9, group=1, **more)
+            for group, times in enumerate([(1, 6), (2, 9)]):
+                enter, over = (pace * (since + one) for one in times)
+                run.collective(rank, step, step, enter, over, group=group, **more)
             for begin, end in windows:
-                run.wait(rank, step, since + begin, since + end)
-            run.step(rank, step, since, since + 12)
+                run.wait(rank, step, pace * (since + begin), pace * (since + end))
+            run.step(rank, step, pace * since, pace * (since + 12))
     return run.graph()
 
 
@@ -45,9 +46,12 @@ def test_what_an_earlier_wait_waited_for_is_not_waited_for_again():
     assert waits(two_groups((3, 6), (7, 9)))[:2] == [(0, 0, 3), (0, 1, 7)]
 
 
-def test_an_end_may_be_seen_a_little_after_the_wait_that_it_ended():
-    assert waits(two_groups((3, 8.9)))[:2] == [(0, 0, 3), (0, 1, 3)]
-    assert waits(two_groups((3, 8.7)))[:2] == [(0, 0, 3), (1, 0, 3)]
+@pytest.mark.parametrize("pace", [0.01, 1, 100])
+def test_a_wait_ended_with_the_end_nearest_to_its_own_at_any_pace(pace):
+    """Of ends at 6 and 9, of which the second may be seen a little after the wait it ended."""
+    at = 3 * pace
+    assert waits(two_groups((3, 8.9), pace=pace))[:2] == [(0, 0, at), (0, 1, at)]
+    assert waits(two_groups((3, 7.4), pace=pace))[:2] == [(0, 0, at), (1, 0, at)]
 
 
 def test_a_wait_for_nothing_on_record_is_for_something_unknown():

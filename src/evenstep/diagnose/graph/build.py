@@ -13,7 +13,7 @@ import numpy as np
 
 from evenstep.diagnose.graph import streams
 from evenstep.diagnose.graph.entries import Entries, entered_on_device, entries
-from evenstep.diagnose.graph.lanes import BETWEEN_NS, STEP_END, TELLING_NS, LaneExtent, rows_of
+from evenstep.diagnose.graph.lanes import STEP_END, TELLING_NS, LaneExtent, ended_with, rows_of
 from evenstep.diagnose.graph.reached import with_reached
 from evenstep.diagnose.graph.segments import ROUNDS, segments
 from evenstep.diagnose.graph.structure import (
@@ -249,35 +249,21 @@ def _over(span: LaneExtent, found: Entries, ended: Array) -> tuple[Array, Array]
 
 
 def _is_blocked(span: LaneExtent, found: Entries) -> Array:
-    """Whether each row's thread was blocked in a wait that ended while the operation was in flight,
-    with the end of no other operation; True where no waits are recorded."""
+    """Whether each row's thread was blocked in a wait that ended with the operation, or, with the
+    end of none, while it was in flight; True where no waits are recorded."""
     rows, waits = found.rows, span.waits()
     unrecorded = rows.calls | rows.on_device | ~np.isin(rows.lane, waits.lane)
     waits = waits.select(waits.leave_ns - waits.enter_ns >= TELLING_NS)
-    others = rows.select(~found.operations.message[rows.operation])
-    if len(waits) and len(others):  # what ends with a collective tells nothing of messages
-        others = others.select(grouped_order(others.lane, others.leave_ns))
-        line = TimeLine(others.lane, others.leave_ns)
-        until, since = (
-            line.before(waits.lane, waits.leave_ns + off) for off in (BETWEEN_NS, -BETWEEN_NS)
-        )
-        waits = waits.select(until == since)
     if not len(waits):
         return np.asarray(unrecorded)
     waits = waits.select(grouped_order(waits.lane, waits.leave_ns))
-    order = grouped_order(rows.lane, rows.leave_ns)
-    ends = TimeLine(rows.lane[order], rows.leave_ns[order])
-    first, last = (
-        ends.before(waits.lane, waits.leave_ns + off) for off in (-BETWEEN_NS, BETWEEN_NS)
-    )
-    begun = _last_entries(found)[rows.operation]
-    near = np.maximum(begun, rows.leave_ns - BETWEEN_NS)
-    during = np.zeros(len(rows), bool)
-    for chosen, since in ((last == first, begun), (last > first, near)):
-        if chosen.any():
-            line = TimeLine(waits.lane[chosen], waits.leave_ns[chosen])
-            until = line.before(rows.lane, rows.leave_ns + BETWEEN_NS)
-            during |= until > line.before(rows.lane, since)
+    nearest, told = ended_with(waits, rows.lane, rows.leave_ns)
+    end = row_numbers(rows.lane, rows.leave_ns)
+    during = np.isin(end, end[nearest[told]])
+    if not told.all():  # something was in flight, but nothing on record ended
+        line = TimeLine(waits.lane[~told], waits.leave_ns[~told])
+        begun = _last_entries(found)[rows.operation]
+        during |= line.before(rows.lane, rows.leave_ns) > line.before(rows.lane, begun)
     return np.asarray(during | unrecorded)
 
 

@@ -14,7 +14,7 @@ from evenstep.diagnose.graph.awaited import Awaited, infer_waits
 from evenstep.diagnose.graph.entries import Entries
 from evenstep.diagnose.graph.streams import in_order, kernels_before, with_rising_steps
 from evenstep.diagnose.graph.structure import NO_ENTRY, TimeLine, grouped_order, row_numbers
-from evenstep.diagnose.levels import MOST, NEARLY_ALL
+from evenstep.diagnose.levels import MINOR, MOST, NEARLY_ALL
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Array, Columns, begins, finishes, run_numbers, running_maximum
 from evenstep.trace.spool.layout import Kind, Phase
@@ -24,7 +24,6 @@ NONE = -1
 WORKED, ENTRY, CALL, WAIT, STEP_END = range(5)  # `order` of rows at one time
 UNTOLD = -(2**40)  # far below any count of operations
 TELLING_NS = 20_000  # a wait at least this long ended because its operation did
-BETWEEN_NS = 200_000  # by which an end seen elsewhere may come after the wait that it ended
 
 
 class LaneExtent(NamedTuple):
@@ -211,12 +210,13 @@ def _send_waits(span: LaneExtent, rows: Columns, phases: Columns, over: Array) -
     next_lane = np.append(lane, NONE)[following]
     gap = np.append(done, 0)[following] - sends.leave_ns
     ended = over[sends.operation]
-    buffered = ended > sends.leave_ns + BETWEEN_NS + 2 * span.clocks.error_ns  # received later
+    sends = sends.with_column("late_ns", MINOR * (sends.leave_ns - sends.enter_ns))
+    buffered = ended > sends.leave_ns + sends.late_ns + 2 * span.clocks.error_ns  # received later
     at_once = (next_lane == sends.lane) & (gap <= TELLING_NS) & ~buffered
     often = np.bincount(sends.lane, at_once) >= MOST * np.bincount(sends.lane)
     sends, ended = sends.select(often[sends.lane]), ended[often[sends.lane]]
     before = line.before(sends.lane, np.minimum(ended, sends.leave_ns) - TELLING_NS - 1) - 1
-    blocked = ended >= sends.leave_ns - BETWEEN_NS
+    blocked = ended >= sends.leave_ns - sends.late_ns
     since = np.where(blocked, np.maximum(done[np.maximum(before, 0)], sends.enter_ns), 2**62)
     sends = sends.with_column("enter_ns", np.minimum(since, sends.leave_ns))
     return [_table(sends, None, sends.operation, WAIT)]
@@ -279,26 +279,42 @@ def _matched_waits(
     if operations.message.any():  # stages have orders of their own
         place = row_numbers(place, waits.lane)
     parts, found_any = [], np.zeros(len(waits), bool)
+    with_, told = ended_with(waits, later.lane[order], ended)
+    until = np.where(told, np.maximum(ended[with_], waits.leave_ns), waits.leave_ns)
     for which in by_lane:
         pairs = which[waits.lane]
         mine = np.flatnonzero(pairs >= 0)
         chosen = pairs[mine]
-        over_by = ends.before(chosen, waits.leave_ns[mine] + BETWEEN_NS)
-        entered_by = entries_.before(chosen, waits.enter_ns[mine])
+        since, leave = waits.enter_ns[mine], waits.leave_ns[mine]
+        over_by = ends.before(chosen, until[mine])
+        entered_by = entries_.before(chosen, since)
         last = np.minimum(over_by, entered_by) - 1
         first = steps_.before(chosen, waits.step[mine] - 1)
-        blocked = waits.leave_ns[mine] - waits.enter_ns[mine] >= TELLING_NS
+        blocked = leave - since >= TELLING_NS
         usual = first + _usual_count(place[mine], last - first, blocked & (last >= first))
-        leave = waits.leave_ns[mine]
         usually, lastly = (np.clip(at, 0, len(ended) - 1) for at in (usual, last))
         known = (usual >= first) & (usual < entered_by) & (began[usually] <= leave)
-        known &= (ended[usually] >= leave - BETWEEN_NS) | (ended[lastly] < leave - BETWEEN_NS)
+        middle = (since + leave) // 2
+        known &= (ended[usually] >= middle) | (ended[lastly] < middle)
         last = np.where(known, usual, last)
         earlier = _furthest_before(waits.lane[mine], last)
         found_any[mine] |= last >= firsts[chosen]
         new = (last >= firsts[chosen]) & (last > earlier)
         parts.append(_table(waits.select(mine[new]), None, operation[last[new]], WAIT))
     return parts, found_any
+
+
+def ended_with(waits: Columns, lane: Array, ended_ns: Array) -> tuple[Array, Array]:
+    """Which of these ends of lanes is nearest to the end of each wait, and whether it ended the
+    wait: it is nearer to its end than to its beginning, as ends seen elsewhere may come later."""
+    order = grouped_order(lane, ended_ns)
+    line = TimeLine(lane[order], ended_ns[order])
+    last = line.before(waits.lane, waits.leave_ns)
+    near = order[np.clip([last - 1, last], 0, len(order) - 1)]
+    apart = np.abs(ended_ns[near] - waits.leave_ns)
+    apart = np.where(lane[near] == waits.lane, apart, np.iinfo(np.int64).max)
+    nearest = np.where(apart[1] < apart[0], near[1], near[0])
+    return nearest, apart.min(axis=0) <= (waits.leave_ns - waits.enter_ns) // 2
 
 
 def _wait_places(waits: Columns) -> Array:
@@ -398,7 +414,9 @@ def _awaited_at_end(
     entries mostly are over before the next step begins."""
     following = np.minimum(last + 1, len(rows) - 1)
     same = rows.lane[following] == rows.lane
-    after = ~same | (rows.enter_ns[following] >= over[rows.operation] - BETWEEN_NS)
+    ended = over[rows.operation]
+    soon = MINOR * (ended - rows.enter_ns)
+    after = ~same | (rows.enter_ns[following] >= ended - soon)
     open_ = np.flatnonzero((waited.ahead == 0) & ~rows.sends & after)
     if not len(open_) or np.count_nonzero(after) < NEARLY_ALL * len(after):
         return np.zeros(0, np.int64)
