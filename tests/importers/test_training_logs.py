@@ -400,6 +400,11 @@ DETECTION = "".join(
     f"loss: 4.5 eta: 67 days, 10:28:48 batch_cost: {took} data_cost: 0.0034 ips: 96.2 images/s\n"
     for at, took in ((87, 0.1664), (88, 0.1876))
 )
+DINO = "".join(
+    f"I20231111 00:21:00 65566 dinov2 helpers.py:103] Training  [  {at}/164000]  eta: 1 day, 3:45 "
+    f" lr: 0.0 (0.0)  time: {took}  data: 0.000141  max mem: 11125\n"
+    for at, took in ((3270, 1.168), (3280, 1.158))
+)
 RETURNN = "".join(
     f"ep 27 train, step {at}, ce 5.456, fer 0.872, mem_usage:cuda:0 6.7GB, {took} sec/step\n"
     for at, took in ((37, 3.169), (38, 3.501))
@@ -429,6 +434,7 @@ OF_RANK = "".join(
     ("text", "kind", "steps"),
     [
         (DETECTION, "Paddle", {187: 0.1664, 188: 0.1876}),  # PaddlePaddle/PaddleX#2884
+        (DINO, "torchvision", {3270: 1.168, 3280: 1.158}),  # facebookresearch/dinov2#307
         (RETURNN, "durations by name", {37: 3.169, 38: 3.501}),  # rwth-i6/returnn#1485
         (GLUON, "durations by name", {999: 13.2296, 1999: 13.1}),  # horovod/horovod#1442
         (OUTSIDE, "durations by name", {100: 0.25, 110: 0.2}),
@@ -1042,6 +1048,20 @@ def test_the_first_step_of_an_epoch_stands_for_itself_among_lines_of_one_in_ten(
     trace = opened(text)
     assert set(seconds_of_steps(trace).values()) == {0.1}
     assert not diagnose(trace).findings
+
+
+def test_samples_so_far_number_the_steps_of_a_batch_each(opened):
+    """mertyg/vision-language-models-are-bows#27: a first step of 18 s, and a line in a hundred."""
+    text = "".join(
+        f"2023-06-29,15:44:40 | INFO | Train Epoch: {epoch} [{at:6d}/109468 (0%)] Loss: 1.0 (1.0) "
+        f"Data (t): {load} Batch (t): {took}, 1.75/s LR: 0.0 Logit Scale: 100.000 - V4\n"
+        for epoch in (0, 1)
+        for at, load, took in ((64, 14.2, 18.2), (6464, 0.1, 0.5), (12864, 0.2, 0.6))
+    )
+    trace = opened(text)
+    assert seconds_of_steps(trace) == {(0, 101): 0.5, (0, 201): 0.6, (0, 302): 0.5, (0, 402): 0.6}
+    assert milliseconds(trace, 0)[0] == pytest.approx(200.0)  # of the last
+    assert any("times one step of about 100" in limit for limit in trace.limits)
 
 
 @pytest.mark.parametrize("tag", ["- train, rank: {}, epoch: 0,", "Node[{}]"])

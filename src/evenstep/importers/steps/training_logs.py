@@ -155,7 +155,7 @@ class LogKind(NamedTuple):
 
 #: All other kinds go before these.
 TOLD, STAMPED, BAR, KERAS = "durations by name", "stamped lines", "progress bar", "Keras"
-AFTER = "durations after their steps"
+AFTER, OF_SAMPLES = "durations after their steps", "OpenCLIP"
 BARE = ("epochs", "nanoGPT")  # whose word of a duration may be any program's word of a clock
 BETWEEN, ALL = 0.0, np.inf  # windows: the steps since the last line, or since the beginning
 
@@ -163,7 +163,7 @@ BETWEEN, ALL = 0.0, np.inf  # windows: the steps since the last line, or since t
 #: `Forward: 237.0ms`, `step_time=0.5`, `'forward_time': '0.3'`; with a mean, `Data 0.012 (0.050)`.
 _PAIR = re.compile(
     r"(?<![\w/])(?!(?i:duration|seconds))"
-    r"((?:(?<!per )(?i:step|iter(?:ation)?|batch) )?[A-Za-z][\w/]{0,60})"
+    r"((?:(?<!per )(?i:step|iter(?:ation)?|batch) )?[A-Za-z][\w/]{0,60})(?: \(t\))?"
     r"(?:['\"]?[:=]\s{0,4}['\"]?|\s{1,4}(?=[\d.]{1,12}\s?\(\s{0,4}[\d.]))"
     r"(\d+(?:\.\d+)?(?:e[-+]?\d+)?)(?: ?([mu]?s|sec)\b)?"
     r"(?![\w.%/]| (?:min(?:ute)?s?|milli\w+|h(?:ours?)?)\b(?![:=]))"
@@ -266,8 +266,8 @@ KINDS = {
     "NeMo": _kind("train_step_timing in s",
         r"(?:\|\s{0,4}|iteration )<step>/\d{1,9} .{0,400}?train_step_timing in s[=:] ?<s>", 1),
     "torchvision": _kind("eta: ",
-        r"\bEpoch: \[<epoch>(?:/\d{1,9})?\]\s{1,4}\[\s{0,8}<step>/<steps>\]\s{1,4}eta: "
-        r".{0,400}?\btime: <s>(?![\w.]| ms)", 20),
+        r"\b(?:Epoch: \[<epoch>(?:/\d{1,9})?\]|Training)\s{1,4}\[\s{0,8}<step>/<steps>\]\s{1,4}"
+        r"eta: .{0,400}?\btime: <s>(?![\w.]| ms)", 20),
     "MMEngine": _kind("(train)",
         r"\b(?:Epoch\(train\)\s{1,4}\[<epoch>\]|Iter\(train\)\s{1,4})\[\s{0,8}<step>/<steps>\]"
         r".{0,400}?\btime: <s>(?![\w.])", 10),
@@ -279,6 +279,10 @@ KINDS = {
         r"\b(?:Epoch: |Train: )\s{0,8}\[?<epoch>(?:/\d{1,9})?\]?(?: \([\d ]{1,4}%\))?\s{0,4}"
         r"\[\s{0,8}<step>/<steps>[^\]]{0,20}\].{0,400}?"
         r"(?<!Data )(?<!Forward )\b[Tt]ime:?\s{1,4}<s>s?(?![\w.]| ms)", 1),
+    # `Train Epoch: 0 [ 6464/109468 (3%)] … Data (t): 0.158 Batch (t): 0.559`, of samples so far
+    OF_SAMPLES: _kind("Batch (t): ",
+        r"\bTrain Epoch: <epoch> \[\s{0,12}(?P<step>\d{1,12})/\d{1,12} .{0,400}?"
+        r"\bBatch \(t\): <s>", 1),
     "detectron2": _kind("last_time: ", r"\biter: <step>\b.{0,400}?\blast_time: <s>(?![\w.])", 1),
     "maskrcnn-benchmark": _kind("eta: ", r"\biter: <step>\b.{0,400}?\btime: <s> \(", 20),
     "detectron2 without last_time": _kind("time: ",
@@ -413,11 +417,11 @@ def read(sources: Sequence[SourceFile]) -> Trace:
     counted, lost_s = progress.rows(log.ticks, draft.limits) if log.ticks else ([], 0.0)
     between = _between(log, draft.limits)
     window = KINDS[log.kind].window if log.kind in KINDS and between is log.rows else BETWEEN
-    log.rows = between + counted
+    log.rows = _numbered(log, between) + counted
     ahead = np.diff(sorted({row[1] for row in log.rows if row[0] == log.rows[0][0]}))
     apart = float(np.median(ahead)) if len(ahead) else 1.0  # of steps between two lines
-    if window == 1 < apart and log.epoch_steps:  # an epoch's first step stands for itself alone
-        log.rows = [row for row in log.rows if row[1] % log.epoch_steps > 1] or log.rows
+    if window == 1 < apart and (log.epoch_steps or log.kind == OF_SAMPLES):
+        log.rows = list(_alike(log)) or log.rows
     whole_s = {number: seconds for _, number, _, seconds in log.rows}
     if log.rows:
         log.timers.micro.clear()
@@ -463,6 +467,24 @@ def _between(log: Log, limits: list[str]) -> list[progress.Row]:
     begun = (start + seconds)[1:][grows] - mean
     whose = rank[1:][grows].astype(int), number[1:][grows].astype(int)
     return list(zip(*(each.tolist() for each in (*whose, begun, mean)), strict=True))
+
+
+def _numbered(log: Log, rows: list[progress.Row]) -> list[progress.Row]:
+    """The rows, and the parts of the log, by steps, where numbers are of the samples in them."""
+    batch = int(np.gcd.reduce([row[1] for row in rows])) if log.kind == OF_SAMPLES else 1
+    log.parts = {(rank, number // batch): parts for (rank, number), parts in log.parts.items()}
+    return [(rank, number // batch, *times) for rank, number, *times in rows]
+
+
+def _alike(log: Log) -> Iterator[progress.Row]:
+    """The rows but, of lines that time one step of several, those of the first steps of epochs,
+    which stand for themselves alone."""
+    before: dict[int, int] = {}
+    for row in log.rows:
+        ahead = row[1] % log.epoch_steps if log.epoch_steps else row[1] - before.get(row[0], 0)
+        before[row[0]] = row[1]
+        if ahead > 1:
+            yield row
 
 
 def _means(apart: float, window: float) -> Iterator[str]:
