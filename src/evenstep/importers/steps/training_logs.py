@@ -473,7 +473,7 @@ def _numbered(log: Log, rows: list[progress.Row]) -> list[progress.Row]:
     """The rows, and the parts of the log, by steps, where numbers are of the samples in them."""
     batch = int(np.gcd.reduce([row[1] for row in rows])) if log.kind == OF_SAMPLES else 1
     log.parts = {(rank, number // batch): parts for (rank, number), parts in log.parts.items()}
-    return [(rank, number // batch, *times) for rank, number, *times in rows]
+    return [(rank, number // batch, start, seconds) for rank, number, start, seconds in rows]
 
 
 def _alike(log: Log) -> Iterator[progress.Row]:
