@@ -188,9 +188,7 @@ def _shares_by_idle_time(rows: Columns, gaps: Gaps) -> tuple[Array, Array]:
     place = gaps.kind[gap] * FURTHEST + row - first - 1
     of_kind = np.bincount(gaps.kind[gap], length, len(share))
     much = np.bincount(place, length, share.size).reshape(share.shape) > MINOR * of_kind[:, None]
-    usual = weighted_median(
-        np.append(part, 0.0), np.append(length, 0.0), np.append(place, share.size - 1)
-    )
+    usual = weighted_median(part, length, place, share.size)
     share[much] = usual.reshape(share.shape)[much]
     return _rounded(share), told
 
@@ -226,8 +224,7 @@ def _shares_of_batches(rows: Columns, operations: Columns, gaps: Gaps) -> tuple[
     free = ~np.isin(np.arange(len(gaps.row)), gap)
     whole = weighted_median(gaps.lasted, free, gaps.kind)[:, None]
     rest = (rows.enter_ns[row] - rows.leave_ns[first]).astype(float)
-    last = np.append(place, share.size - 1)
-    rest = weighted_median(np.append(rest, 0.0), np.append(place >= 0, False), last)
+    rest = weighted_median(rest, np.ones_like(rest), place, share.size)
     rest = np.maximum(rest, 0.0).reshape(share.shape)
     part = np.where(whole > 0, 1 - rest / np.maximum(whole, 1.0), rest <= AT_ONCE_NS)
     share[often] = _rounded(part)[often]

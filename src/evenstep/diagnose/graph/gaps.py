@@ -234,9 +234,9 @@ def clearly(misfit: Array, before: Array, floor: Array | float) -> Array:
     return np.asarray(before - misfit > np.maximum(floor, SURE * misfit))
 
 
-def weighted_median(values: Array, weight: Array, group: Array) -> Array:
-    """Weighted median of each group; 0 where all weights are 0."""
-    count = int(group.max(initial=-1)) + 1
+def weighted_median(values: Array, weight: Array, group: Array, count: int = 0) -> Array:
+    """Weighted median of each group, at least of `count`; 0 where all weights are 0."""
+    count = max(count, int(group.max(initial=-1)) + 1)
     kept = np.flatnonzero(weight)
     order = kept[np.argsort(values[kept])]
     order = order[grouped_order(group[order])]
