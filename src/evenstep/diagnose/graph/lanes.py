@@ -343,8 +343,7 @@ def _usual_count(place: Array, ahead: Array, telling: Array) -> Array:
 
 def _furthest_before(lane: Array, last: Array) -> Array:
     """The largest `last` of earlier waits of the same lane; -1 for the first."""
-    before = np.append(NONE, running_maximum(last, lane)[:-1])
-    return np.where(begins(lane), NONE, before) if len(lane) else last
+    return np.where(begins(lane), NONE, np.roll(running_maximum(last, lane), 1))
 
 
 # -- streams ---------------------------------------------------------------------------------------
@@ -430,7 +429,7 @@ def _deferred_waits(rows: Columns, waited: Awaited) -> list[Columns]:
     """Waits some entries after that of their operation: before the work that follows, or after;
     until the next entry at the latest."""
     parts, last = [], finishes(rows.lane)
-    until = np.where(last, 2**62, np.append(rows.enter_ns[1:], 0))
+    until = np.where(last, 2**62, np.roll(rows.enter_ns, -1))
     for worked, order in ((False, WAIT), (True, WORKED)):
         waiting = np.flatnonzero((waited.ahead > 1 - worked) & (waited.worked == worked))
         since = waiting + waited.ahead[waiting] - (not worked)

@@ -111,7 +111,7 @@ def _own(
     over, lane = np.append(operations.over_ns, -(2**62)), rows.lane  # -1, none, is long over
     # nobody goes on before it has gone on from what it waited for earlier
     resumed = running_maximum(np.maximum(rows.at_ns, over[rows.wait]), lane)
-    before = np.concatenate([[0], resumed[:-1]])
+    before = np.roll(resumed, 1)
     opens = np.flatnonzero(begins(lane, stretch[index]))
     own = np.maximum(rows.at_ns - before, 0).astype(float)
     idle = Intervals(np.zeros(len(between[0]), np.int64), *between)
@@ -128,7 +128,7 @@ def _own(
 
 
 def _took(rows: Columns, operations: Columns) -> Array:
-    before = np.concatenate([[0], operations.over_ns[:-1]])
+    before = np.roll(operations.over_ns, 1)
     begin = np.where(operations.queues, np.maximum(operations.last_ns, before), operations.last_ns)
     held = np.flatnonzero(rows.after >= 0)
     np.maximum.at(begin, rows.enter[held], operations.over_ns[rows.after[held]])
@@ -295,9 +295,9 @@ def _with_issues(
     inside &= np.isin(np.arange(len(entry)), once)
     home = np.flatnonzero(begins(rows.lane, rows.segment))
     home = home[np.searchsorted(home, entry, side="right") - 1]
-    before, begun = np.append(0, resumed[:-1])[home], ~begins(rows.lane, stretch)[home]
+    before, begun = np.roll(resumed, 1)[home], ~begins(rows.lane, stretch)[home]
     left = np.where(begun, before, start[stretch[entry], lane])
-    begin = np.where(opens, NEVER_NS, np.append(0, at[:-1]))
+    begin = np.where(opens, NEVER_NS, np.roll(at, 1))
     begin = np.maximum(begin, np.where(inside, resumed[source], NEVER_NS))
     begin = np.maximum(begin, np.where(crosses, left, NEVER_NS))
     resumes = np.full(len(rows), NONE)
@@ -337,7 +337,7 @@ def _resumption_rows(
     cell = row_numbers(place, lane)  # lanes differ, in what they wait and work
     at = at - length_before(busy, lane, at)
     time = time - length_before(busy, rows.lane[last], time)
-    since = np.append(0, at[:-1])
+    since = np.roll(at, 1)
     source = np.full(len(entry), NONE)
     for turn in (0, *range(FURTHEST, 0, -1)):  # entries before, the usual number and one by one
         event = own - (np.minimum(turn, lead) if turn else lead)

@@ -151,7 +151,7 @@ def _reach_and_resume(graph: Graph) -> tuple[Array, Array]:
     rows = graph.rows
     over = np.append(graph.operations.over_ns, np.iinfo(np.int64).min)[rows.wait]
     over = running_maximum(np.maximum(rows.at_ns, over), run_numbers(rows.lane))
-    before = np.append(0, over[:-1])
+    before = np.roll(over, 1)
     same = ~begins(rows.lane)
     return np.where(same, np.maximum(rows.at_ns, before), rows.at_ns), over
 
@@ -170,7 +170,7 @@ def times(graph: Graph) -> Times:
     waited = by_step_and_lane(graph, np.clip(entered - at, 0, blocked))
     moving = by_step_and_lane(graph, np.append(graph.took_ns, 0.0)[rows.enter])
     return Times(
-        by_step_and_lane(graph, graph.own_ns - np.append(0.0, after[:-1])), exposed, waited,
+        by_step_and_lane(graph, graph.own_ns - np.roll(after, 1)), exposed, waited,
         np.maximum(moving - (exposed - waited), 0),
         by_step_and_lane(graph, np.append(shared, False)[rows.enter]),
     )  # fmt: skip
