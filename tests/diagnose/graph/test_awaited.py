@@ -8,6 +8,7 @@ from evenstep.diagnose.graph.awaited import (
     _in_stream,
     _of_members,
     _shares_by_idle_time,
+    _shares_of_batches,
     _until_over,
     _waits_of_rows,
     _work_done_after,
@@ -31,6 +32,7 @@ from evenstep.trace.spool.layout import Op
 from tests.diagnose.synthetic import MS
 
 NAN = np.nan
+US = 1000
 
 
 def gaps(lasted, over, *, kind=None, cell=None, idle=None, computed=None):
@@ -76,6 +78,50 @@ def test_a_wait_after_all_work_hides_how_long_that_was():
     assert unseen.tolist() == [True, True, False, True]
     _, unseen = gaps([0.1] * 2, [0.0971, 0.0969]).work(shares([1.0]))  # within 3 µs
     assert unseen.tolist() == [True, False]
+
+
+@pytest.mark.parametrize(("rest", "part"), [(3, 0.7), (10, 0.0), (0.1, 1.0)])
+def test_where_batches_end_in_sight_what_follows_tells_how_much_was_done_before(rest, part):
+    """Every third of twelve batches is over 12 ms after its entry, when a stream has waited for it,
+    and so many ms before the next entry; the others out of sight, 10 ms of work before that. What
+    is no batch tells nothing."""
+    turn = np.arange(24)
+    first, step = turn % 2 == 0, turn // 2
+    seen = step % 3 == 0
+    enter = 100 * step + np.where(first, 0, np.where(seen, 12 + rest, 10))
+    leave = np.where(first, np.where(seen, enter + 12, 0), enter + 1)
+    rows = Columns(
+        {
+            "lane": 0 * turn, "step": step, "operation": turn, "sends": turn < 0,
+            "on_device": turn >= 0, "enter_ns": np.rint(enter * MS).astype(int),
+            "leave_ns": np.rint(leave * MS).astype(int), "computed_ns": np.full(24, NAN),
+        }
+    )  # fmt: skip
+    operations = Columns({"message": first, "group": turn % 2})
+    found = gaps_between(rows, rows.leave_ns, turn % 2, turn % 2)
+    share, told = _shares_of_batches(rows, operations, found)
+    assert share[0, 0] == pytest.approx(part)
+    assert np.isnan(share[0, 1:]).all()
+    assert np.isnan(share[1]).all()
+    assert told.tolist() == [True, False]
+
+
+def test_compute_does_not_wait_at_once_for_batches_that_mostly_end_out_of_sight():
+    """None of twelve is seen to end, and half of these ends are estimated to come after the next
+    entry; then one more."""
+    turn = np.arange(24)
+    rows = Columns(
+        {
+            "lane": 0 * turn, "step": turn // 2, "operation": turn, "sends": turn < 0,
+            "on_device": turn >= 0, "enter_ns": turn * MS, "computed_ns": np.full(24, NAN),
+            "leave_ns": np.where(turn % 2, turn * MS + 10, 0),
+        }
+    )  # fmt: skip
+    operations = Columns({"message": turn % 2 == 0, "group": turn % 2})
+    for ends, known in ((6, False), (7, True)):
+        over = np.where((turn % 2 == 0) & (turn // 2 < ends), 5 * US, 2 * US) + turn * MS
+        found = gaps_between(rows, over, turn % 2, turn % 2)
+        assert _shares_of_batches(rows, operations, found)[1].tolist() == [known, False]
 
 
 @pytest.mark.parametrize(("leave", "rows"), [(5.5, [6]), (6.5, [])])
