@@ -147,6 +147,15 @@ def test_who_loads_nothing_is_not_asked_whether_all_loaders_are_slow(worst):
     assert finding.observation.startswith("every rank that loads waits 20 ms")
 
 
+def test_batches_that_only_every_other_step_fetches_are_waited_for_all_the_same(worst):
+    table = np.zeros((60, 4))
+    table[::2] = 40 * MS
+    slow = World(input_ns=0).delayed(Phase.INPUT, table)
+    finding = worst(slow)
+    assert (finding.mode, finding.where.ranks) == ("input_pipeline", ())
+    assert finding.severity == pytest.approx(slow.injected_share(), rel=0.05)
+
+
 @styles
 @pytest.mark.parametrize(
     ("phase", "word"), [(Phase.CHECKPOINT, "writes a checkpoint"), (Phase.EVALUATION, "evaluates")]
@@ -176,6 +185,24 @@ def test_what_all_ranks_do_together_between_steps_has_no_culprit(phase, words):
     assert found[0].mode == "checkpoint_stall"
     assert found[0].severity == pytest.approx(together.injected_share(), rel=0.02)
     assert f"{words} for 300 ms" in found[0].observation
+
+
+def test_who_is_slow_at_an_evaluation_of_all_is_slow_at_it_as_at_other_work():
+    table = np.zeros((60, 4))
+    table[10::10] = 300 * MS
+    together = World().delayed(Phase.EVALUATION, table)
+    table = together.everywhere()
+    table[10::10, 3] = 90 * MS
+    slower = together.delayed(Phase.EVALUATION, table).slow([3], Phase.BACKWARD, 12 * MS)
+    found = {one.mode: one for one in diagnose(slower.trace()).findings}
+    assert found["straggler"].where.ranks == [3]
+    assert found["straggler"].severity == pytest.approx(slower.lost_against(together), rel=0.05)
+    assert not found["checkpoint_stall"].where.ranks
+
+
+def test_what_every_step_evaluates_is_part_of_its_work():
+    teacher = World().delayed(Phase.EVALUATION, np.full((60, 4), 30 * MS))
+    assert not any(one.mode == "checkpoint_stall" for one in diagnose(teacher.trace()).findings)
 
 
 def test_a_checkpoint_that_one_rank_has_no_part_in_is_not_told_of_every_rank():

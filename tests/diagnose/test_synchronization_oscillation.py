@@ -56,6 +56,15 @@ def test_inferred_steps_that_swing_together_are_parts_of_the_programs_own():
     assert "synchronization_oscillation" not in found
 
 
+@pytest.mark.parametrize(("part", "swings"), [(0.5, False), (0.98, True)])
+def test_steps_of_another_program_by_what_they_move_are_compared_with_one_another(part, swings):
+    trace = swinging(STEPS % 2 == 0).trace()
+    less = np.where(trace.events.step % 2 == 1, trace.events.bytes_in * part, trace.events.bytes_in)
+    trace.events = trace.events.with_column("bytes_in", less.astype(np.int64))
+    found = [finding.mode for finding in diagnose(trace).findings]
+    assert ("synchronization_oscillation" in found) == swings
+
+
 def test_a_rank_that_is_late_in_every_other_step_is_named(worst):
     table = WORLD.everywhere()
     table[::2, 1] = 20 * MS

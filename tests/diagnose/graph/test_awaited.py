@@ -455,6 +455,13 @@ def test_a_hidden_place_works_no_longer_than_what_is_seen_of_it():
     assert some.lengths(work, unseen).tolist() == [6, 1]
 
 
+def test_reductions_of_another_backward_are_usually_entered_behind_a_wait_for_those_before():
+    """Two models are trained within a step: each reduction lies in a backward of its own."""
+    rows, table, found = two(REDUCE, REDUCE, (5, 4))
+    rows = rows.with_column("inside", 1 + np.arange(24))
+    assert (usual_shares(rows, table, found)[:, 0] == 0).all()
+
+
 def test_messages_sent_are_usually_not_waited_for():
     rows, table, found = two(int(Op.SEND), int(Op.SEND), (5, 4))
     rows = rows.with_column("sends", np.ones(24, bool))

@@ -20,6 +20,7 @@ from evenstep.diagnose.graph.gaps import (
     best_shares,
     fit_shares,
     gaps_between,
+    other_record,
     weighted_median,
 )
 from evenstep.diagnose.graph.streams import AT_ONCE_NS, CROSSING_NS, TELLING
@@ -112,13 +113,14 @@ def on_all_lanes(rows: Columns, row: Array, which: Array, number: Array) -> Arra
 
 
 def usual_shares(rows: Columns, operations: Columns, gaps: Gaps) -> Array:
-    """Shares where programs usually wait: after the last of several reductions, for anything else
-    at once, for a message sent never; for what is issued as compute gets there, before the first
+    """Shares where programs usually wait: after a backward's last reduction, for anything else at
+    once, for a message sent never; for what is issued as compute gets there, before the first
     work that is never done sooner; or for what most end with, after the work that others show.
     (kinds, FURTHEST); nan: no wait."""
     number = rows.operation[gaps.row - 1]
     reduces = np.isin(operations.op, _REDUCTIONS)
-    more = reduces[number] & reduces[rows.operation[gaps.row]] & ~gaps.opens
+    more = reduces[number] & reduces[rows.operation[gaps.row]]
+    more &= ~(gaps.opens | other_record(rows, gaps.row))
     waits = means(~more & ~rows.sends[gaps.row - 1], gaps.kind) > MOST
     went_on = np.stack([means(gaps.lasted < over - CROSSING_NS, gaps.kind) for over in gaps.over])
     went_on = went_on > MINOR

@@ -153,12 +153,19 @@ def gaps_between(rows: Columns, over: Array, place: Array, entered: Array) -> Ga
     computed = rows.computed_ns[row] - rows.computed_ns[row - 1]
     back = rows.backward[row] if "backward" in rows else np.zeros(len(row), bool)
     cell = 2 * (np.cumsum(opens)[row] - 1) + back
-    pair = row_numbers(entered[row - 1], entered[row], opens[row], back)
+    pair = row_numbers(entered[row - 1], entered[row], opens[row], back, other_record(rows, row))
     kind, idle = place[row - 1], np.zeros(len(row), bool)
     if "slack_ns" in rows:  # of devices
         own = rows.lane[row] * (int(kind.max(initial=0)) + 1) + kind
         idle = idle_before(rows.slack_ns[row], lasted, own) & np.isnan(computed)
     return Gaps(row, kind, pair, cell, opens[row], idle, lasted, computed, ends)
+
+
+def other_record(rows: Columns, row: Array) -> Array:
+    """Whether each of these entries was issued in another recorded phase, such as the backward of
+    another batch or model, than the entry before; not where either phase is unknown."""
+    record = rows.inside if "inside" in rows else np.zeros(len(rows), np.int64)
+    return np.asarray((record[row - 1] > 0) & (record[row] > 0) & (np.diff(record)[row - 1] != 0))
 
 
 def best_shares(gaps: Gaps, share: Array, sure: Array, *others: Array) -> Array:

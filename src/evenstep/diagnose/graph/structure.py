@@ -257,6 +257,18 @@ def issued_in(graph: Graph, entries: Array) -> Array:
     return np.where(inside, graph.own_ns, 0.0)
 
 
+def issued_behind(graph: Graph, issued_ns: Array) -> Array:
+    """Each row's own work before an entry that its host issued behind something (for `issued_ns`,
+    by row), as far as the step has more than the lane usually has in steps without: (rows,), ns."""
+    entry = _gap_entries(graph)[0]
+    found = np.where((entry >= 0) & (issued_ns[entry] > 0), graph.own_ns, 0.0)
+    behind, work = (by_step_and_lane(graph, each) for each in (found, graph.own_ns))
+    calm = ~behind.any(axis=1)
+    usual = np.median(work[calm], axis=0) if calm.any() else work
+    more = np.clip(work - usual, 0, behind)
+    return np.asarray(found * (more / np.maximum(behind, 1))[graph.rows["index"], graph.rows.lane])
+
+
 def quantiles(values: Array, group: Array, share: float, count: int) -> Array:
     """The lower quantile of the values of each of `count` groups; 0 for an empty group."""
     order = np.lexsort([values, group])

@@ -26,6 +26,7 @@ from evenstep.diagnose.lateness.thresholds import (
     chronic_ranks,
     late_threshold,
     local_median,
+    middle_of_others,
     noise_of,
     unsteady,
     usual_excess,
@@ -50,7 +51,7 @@ class Cause(IntEnum):
 
 
 #: Phases of a rank's own work; the first wins a tie.
-WORK_PHASES = (Phase.BACKWARD, Phase.FORWARD, Phase.OPTIMIZER, Phase.OTHER)
+WORK_PHASES = (Phase.BACKWARD, Phase.FORWARD, Phase.OPTIMIZER, Phase.EVALUATION, Phase.OTHER)
 
 
 @dataclass(slots=True)
@@ -125,8 +126,11 @@ def attribute(grid: StepGrid, costs: Costs, *, contended: bool) -> Delays:
 def _recorded_causes(grid: StepGrid, programs: Sequence[Array]) -> list[tuple[Cause, Array, Array]]:
     """Each recorded cause with its time in every cell, and the part that makes the rank late: above
     its peers', and without peers above that of ranks of any program. Who computes more waits more
-    often for a core: that part of the wait is its work's."""
-    writing = grid.phase_ns[Phase.CHECKPOINT] + grid.phase_ns[Phase.EVALUATION]
+    often for a core, and longer evaluates what all do: that part is its work's."""
+    evaluates = grid.phase_ns[Phase.EVALUATION]
+    common = np.broadcast_to(middle_of_others(evaluates)[:, None], grid.shape)
+    writing = grid.phase_ns[Phase.CHECKPOINT]
+    writing = writing + np.where(common > 0, np.minimum(evaluates, common), evaluates)
     at_most = grid.work_ns - grid.run_delay_ns  # processor time may count what a rank polled
     computed = np.median(np.minimum(grid.cpu_ns, at_most), axis=0, keepdims=True)
     computed = np.maximum(computed, 1.0)

@@ -21,8 +21,10 @@ from evenstep.diagnose.graph.structure import (
     Intervals,
     TimeLine,
     by_step_and_lane,
+    issued_behind,
     issued_in,
     overlap,
+    overlap_of_issues,
     times,
     union_length,
 )
@@ -228,13 +230,15 @@ def in_phase(grid: StepGrid, phase: Phase) -> Array:
     phases = grid.records.of_kind(Kind.PHASE)
     phases = phases.select((phases.op == int(phase)) & (phases.exit_ns > 0))
     lies = during(grid, phases)
-    evaluates = phase is Phase.EVALUATION
-    if not (phase in _ISSUES or evaluates) or not grid.issuing.any():
+    if phase not in (*_ISSUES, Phase.EVALUATION) or not grid.issuing.any():
         return lies
     rows, record = grid.graph.rows, phases["rank"].astype(np.int64) * 2**32
     record += phases.seq.astype(np.int64)
     entries = np.isin(grid.graph.ranks[rows.lane] * 2**32 + rows.inside, record) & (rows.inside > 0)
-    issued = np.maximum(issued_in(grid.graph, entries), lies * evaluates)
+    issued = issued_in(grid.graph, entries)
+    if phase is Phase.EVALUATION:  # its kernels may be all that comes before what gathers results
+        behind = issued_behind(grid.graph, during(grid, phases, overlap_of_issues))
+        issued = np.maximum(np.maximum(issued, lies), behind)
     return np.where(grid.issuing[rows.lane], issued, lies)
 
 

@@ -91,10 +91,12 @@ def _late_saving(case: Case) -> list[Finding]:
 def _alike(case: Case, loading: Array) -> bool:
     """Whether of ranks that load (a server does not) the one with the shortest input still waits
     for half of the longest. Who is late by own work finds its batch ready: that counts, too."""
-    loads = _loading(loading)
-    waits = np.median((loading + case.delays.late_ns[Cause.WORK])[:, loads], axis=0)
-    longest = np.median(loading, axis=0).max()
-    return bool(waits.min(initial=longest) >= MOST * max(longest, 1.0))
+    loads, loaded = _loading(loading), loading.any(axis=1)
+    if not loads.any():
+        return False
+    waits = np.median((loading + case.delays.late_ns[Cause.WORK])[loaded][:, loads], axis=0)
+    longest = np.median(loading[loaded], axis=0).max()
+    return bool(waits.min() >= MOST * max(longest, 1.0))
 
 
 def _loading(values: Array) -> Array:
@@ -123,8 +125,8 @@ def _all_stopped(case: Case, phase: Phase) -> list[Finding]:
     lasted = case.grid.phase_ns[phase]
     common = middle_of_others(lasted)
     stopped = common > 0
-    if not stopped.any():
-        return []
+    if not stopped.any() or (phase is Phase.EVALUATION and stopped.mean() > MOST):
+        return []  # what most steps evaluate, as with a teacher, is part of their work
     length_ns = np.median(common[stopped])
     name, option, what = STOPPED[phase]
     return finding_of(

@@ -18,6 +18,7 @@ import numpy as np
 
 from evenstep.diagnose import levels
 from evenstep.diagnose.finding import Evidence, Finding
+from evenstep.diagnose.graph.structure import by_step_and_lane
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.modes.intervention import (
     Gain,
@@ -44,19 +45,34 @@ class SlowSteps(NamedTuple):
 
 
 def slow_together(case: Case) -> SlowSteps | None:
-    """Steps that more work of most ranks, and no wait for a core, makes longer: periodic, or few.
-    None of inferred steps, or of a table of durations, which may be single collectives: there the
-    program alternates."""
+    """Steps that more work of most ranks than others of their program have, and no wait for a core,
+    makes longer: periodic, or few. None of inferred steps, or of a table of durations, which may be
+    single collectives: there the program alternates."""
     if not case.trace.elapsed_known or case.trace.table.flagged(Kind.STEP, Flag.INFERRED):
         return None
     work, waited = (
         np.quantile(each, 0.5, axis=1, method="lower")
         for each in (case.program_ns, case.grid.run_delay_ns)
     )
-    work = work - waited
+    work = _beside_steps_alike(case, work - waited)
     seen = oscillation(work) or _few(work)
     longer = seen and _rise(case.step_ns, seen.slow) >= levels.MOST * _rise(work, seen.slow)
     return seen if longer else None
+
+
+def _beside_steps_alike(case: Case, work: Array) -> Array:
+    """The work of each step, less what steps that move about as much data usually have more than
+    all: a program may train two models in turn, or longer batches now and then."""
+    table, rows = case.costs.graph.operations, case.costs.graph.rows
+    moved = by_step_and_lane(case.costs.graph, np.append(table.size_bytes, 0)[rows.enter])
+    amount = case.grid.from_sampled(np.median(moved, axis=1))
+    order, found = np.argsort(amount), work.astype(float)
+    ascending = amount[order]
+    edges = np.flatnonzero(np.diff(ascending) > levels.MINOR * ascending[1:]) + 1
+    for steps in np.split(order, edges):
+        if len(steps) >= levels.FEWEST:
+            found[steps] -= np.median(work[steps]) - np.median(work)
+    return found
 
 
 def _few(series: Array) -> SlowSteps | None:
