@@ -264,8 +264,7 @@ def issued_behind(graph: Graph, issued_ns: Array) -> Array:
     found = np.where((entry >= 0) & (issued_ns[entry] > 0), graph.own_ns, 0.0)
     behind, work = (by_step_and_lane(graph, each) for each in (found, graph.own_ns))
     calm = ~behind.any(axis=1)
-    usual = np.median(work[calm], axis=0) if calm.any() else work
-    more = np.clip(work - usual, 0, behind)
+    more = np.clip(work - (np.median(work[calm], axis=0) if calm.any() else work), 0, behind)
     return np.asarray(found * (more / np.maximum(behind, 1))[graph.rows["index"], graph.rows.lane])
 
 

@@ -128,9 +128,9 @@ def _recorded_causes(grid: StepGrid, programs: Sequence[Array]) -> list[tuple[Ca
     its peers', and without peers above that of ranks of any program. Who computes more waits more
     often for a core, and longer evaluates what all do: that part is its work's."""
     evaluates = grid.phase_ns[Phase.EVALUATION]
-    common = np.broadcast_to(middle_of_others(evaluates)[:, None], grid.shape)
-    writing = grid.phase_ns[Phase.CHECKPOINT]
-    writing = writing + np.where(common > 0, np.minimum(evaluates, common), evaluates)
+    common = middle_of_others(evaluates)[:, None]
+    mine = np.where(common > 0, np.minimum(evaluates, common), evaluates)
+    writing = grid.phase_ns[Phase.CHECKPOINT] + mine
     at_most = grid.work_ns - grid.run_delay_ns  # processor time may count what a rank polled
     computed = np.median(np.minimum(grid.cpu_ns, at_most), axis=0, keepdims=True)
     computed = np.maximum(computed, 1.0)

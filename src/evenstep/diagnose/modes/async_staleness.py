@@ -183,11 +183,8 @@ def _stale(
         "async_staleness",
         Gain(share),
         numbers={
-            "stale": float(stale.mean()),
-            "bound": bound,
-            "median": np.median(value),
-            "p95": np.quantile(value, 0.95),
-            "growing": ", and it grows" if growing else "",
+            "stale": float(stale.mean()), "bound": bound, "median": np.median(value),
+            "p95": np.quantile(value, 0.95), "growing": ", and it grows" if growing else "",
             "why": say(f"async_staleness.{'some' if ranks else 'all'}", those=ranks),
             "unbounded": "; staleness rises over the run and has no bound" if growing else "",
             "those": ranks,

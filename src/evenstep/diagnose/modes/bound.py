@@ -157,14 +157,9 @@ def _of_latency(case: Case, small: list[SmallCollectives], gain: Gain) -> list[F
     return finding_of(
         case, f"latency_bound{'.in_turn' * first.in_turn}", gain,
         numbers={
-            "per_step": first.per_step,
-            "name": first.shape.name,
-            "kilobytes": size / 1e3,
-            "took": float(np.median(moved)),
-            "alpha": first.alpha_ns,
-            "basis": first.basis,
-            "megabytes": BUCKET_BYTES // 1_000_000,
-            "merged": first.merged_per_step,
+            "per_step": first.per_step, "name": first.shape.name, "kilobytes": size / 1e3,
+            "took": float(np.median(moved)), "alpha": first.alpha_ns, "basis": first.basis,
+            "megabytes": BUCKET_BYTES // 1_000_000, "merged": first.merged_per_step,
         },
         where=Where(groups=case.groups_named(groups)),
         # a ring's latency, 2(n - 1) alpha
@@ -295,9 +290,7 @@ def _of_messages(case: Case) -> list[Finding]:
     return finding_of(
         case, f"bandwidth_bound.{name}", gain,
         numbers={
-            "exposed": gain.share.value,
-            "megabytes": amount / 1e6,
-            "reached": reached,
+            "exposed": gain.share.value, "megabytes": amount / 1e6, "reached": reached,
             "expected": best,
         },
         where=Where(links=links if len(pairs) == 1 else []),
@@ -353,13 +346,10 @@ def _of_bandwidth(
     return finding_of(
         case, name, gain,
         numbers={
-            "exposed": exposed.value,
-            "megabytes": moved / 1e6,
-            "name": shape.name,
+            "exposed": exposed.value, "megabytes": moved / 1e6, "name": shape.name,
             "busbw": shape.busbw_gBps,
             "expected": f" of {known.gBps:.3g} GB/s expected ({known.source})" if known else "",
-            "round": levels.ROUND_STEPS,
-            "how": say(f"bandwidth_bound.{kind}_hide"),
+            "round": levels.ROUND_STEPS, "how": say(f"bandwidth_bound.{kind}_hide"),
             "what": say(f"bandwidth_bound.{kind}_narrow"),
         },
         where=Where(nodes=_nodes(case, heavy), groups=_groups(case, heavy)),

@@ -99,13 +99,9 @@ def finding_of_late(
     turns = f"the late rank changes ({words.ranks(ranks)} take turns)"
     hits = share_of(cells.any(axis=1).astype(float), np.ones(len(cells)))
     same = recurs.pattern == "chronic" or len(ranks) == 1
-    common = {
-        "waiting": case.waiting_in_words(cells),
-        "who": who,
-        "lead": turns if recurs.pattern == "rotating" else who,
-        "those": ranks,
-        "hosts": words.some(where.nodes) or "its host",
-    }
+    lead = turns if recurs.pattern == "rotating" else who
+    common = {"waiting": case.waiting_in_words(cells), "who": who, "lead": lead, "those": ranks}
+    common["hosts"] = words.some(where.nodes) or "its host"
     return finding_of(
         case, name, Gain(case.share(case.loss(cells, cause)), case.relieved(cells, cause)),
         numbers=common | dict(numbers), where=Where() if nobody else where, at=recurs,

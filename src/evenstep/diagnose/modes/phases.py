@@ -70,16 +70,14 @@ def _late_saving(case: Case) -> list[Finding]:
     spent = [case.grid.phase_ns[phase][cells] for phase in STOPPED]
     saves = bool(spent[0].sum() >= spent[1].sum())
     length_ns = np.median(spent[not saves]) if cells.any() else 0.0
-    numbers = {
-        "steps": int(cells.any(axis=1).sum()),
-        "all": len(case.grid.steps),
-        "wait": case.victims(cells)[1],
-        "what": "checkpoints stop" if saves else "evaluation stops",
-        "does": "writes a checkpoint" if saves else "evaluates",
-        "length": length_ns,
-    }
     return finding_of_late(
-        case, "checkpoint_stall.rank", cells, Cause.CHECKPOINT, numbers=numbers,
+        case, "checkpoint_stall.rank", cells, Cause.CHECKPOINT,
+        numbers={
+            "steps": int(cells.any(axis=1).sum()), "all": len(case.grid.steps),
+            "wait": case.victims(cells)[1], "length": length_ns,
+            "what": "checkpoints stop" if saves else "evaluation stops",
+            "does": "writes a checkpoint" if saves else "evaluates",
+        },
         options=["save" if saves else "evaluate"],
         evidence=[Evidence("phase_length", length_ns, 0, "ns")],
     )  # fmt: skip
@@ -133,11 +131,8 @@ def _all_stopped(case: Case, phase: Phase) -> list[Finding]:
         case, f"checkpoint_stall.{name}",
         case.without(np.broadcast_to(common[:, None], lasted.shape), Cause.CHECKPOINT),
         numbers={
-            "what": what,
-            "steps": np.count_nonzero(stopped),
-            "all": len(stopped),
-            "who": "all ranks" if lasted[stopped].all() else "most ranks",
-            "length": length_ns,
+            "what": what, "steps": np.count_nonzero(stopped), "all": len(stopped),
+            "who": "all ranks" if lasted[stopped].all() else "most ranks", "length": length_ns,
         },
         at=when(stopped[:, None], case.grid.steps), projected=constant, options=[option],
         evidence=[Evidence("phase_length", length_ns, 0, "ns")],

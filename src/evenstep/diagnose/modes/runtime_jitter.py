@@ -56,9 +56,7 @@ def _stalls(case: Case) -> list[Finding]:
     found = of_slow_steps(
         case, "runtime_jitter.stalls", seen,
         numbers={
-            "count": plural(count, "step"),
-            "slowed": count,
-            "steps": len(seen.slow),
+            "count": plural(count, "step"), "slowed": count, "steps": len(seen.slow),
             "which": once if count == 1 else "few steps, at no steady interval",
             "place": case.phase_in_words(_longer(case, seen.slow)),
             "title": once if count == 1 else "steps now and then",
@@ -217,9 +215,7 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> list[Finding]:
         case, mode, Gain(interval, lambda base: _scaled(case.costs.graph, base, waited)),
         confidence=min(interval.confidence, 0.5 + scheduler.run_delay_share * 4),
         numbers={
-            **needs,
-            "delay": scheduler.run_delay_share,
-            "longest": float(each.max()),
+            **needs, "delay": scheduler.run_delay_share, "longest": float(each.max()),
             "rank": int(case.grid.ranks[each.argmax()]),
             "variation": float(step.std() / step.mean()),
             "crowd": say(
@@ -227,12 +223,10 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> list[Finding]:
                 runnable=scheduler.runnable, cores=scheduler.cores,
                 node=f" of node {scheduler.node}" if scheduler.node else "",
             ),
-            "switches": scheduler.switches_per_step,
+            "switches": scheduler.switches_per_step, "place": scheduler.node or "this host",
             "theirs": say(f"{mode}.{scheduler.due_to}", **needs),
-            "place": scheduler.node or "this host",
         },
-        where=Where(nodes=several), projected=constant,
-        options=[scheduler.due_to],
+        where=Where(nodes=several), projected=constant, options=[scheduler.due_to],
         evidence=[
             Evidence("run_queue_delay", scheduler.run_delay_share, 0.0, "share"),
             Evidence("runnable_tasks", scheduler.runnable, scheduler.cores, "tasks"),

@@ -12,6 +12,7 @@ without spread.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,11 +51,9 @@ def slow_together(case: Case) -> SlowSteps | None:
     single collectives: there the program alternates."""
     if not case.trace.elapsed_known or case.trace.table.flagged(Kind.STEP, Flag.INFERRED):
         return None
-    work, waited = (
-        np.quantile(each, 0.5, axis=1, method="lower")
-        for each in (case.program_ns, case.grid.run_delay_ns)
-    )
-    work = _beside_steps_alike(case, work - waited)
+    of_most = partial(np.quantile, q=0.5, axis=1, method="lower")
+    work = of_most(case.program_ns) - of_most(case.grid.run_delay_ns)
+    work = _beside_steps_alike(case, work)
     seen = oscillation(work) or _few(work)
     longer = seen and _rise(case.step_ns, seen.slow) >= levels.MOST * _rise(work, seen.slow)
     return seen if longer else None
@@ -65,9 +64,8 @@ def _beside_steps_alike(case: Case, work: Array) -> Array:
     all: a program may train two models in turn, or longer batches now and then."""
     table, rows = case.costs.graph.operations, case.costs.graph.rows
     moved = by_step_and_lane(case.costs.graph, np.append(table.size_bytes, 0)[rows.enter])
-    amount = case.grid.from_sampled(np.median(moved, axis=1))
-    order, found = np.argsort(amount), work.astype(float)
-    ascending = amount[order]
+    amount, found = case.grid.from_sampled(np.median(moved, axis=1)), work.astype(float)
+    ascending = amount[order := np.argsort(amount)]
     edges = np.flatnonzero(np.diff(ascending) > levels.MINOR * ascending[1:]) + 1
     for steps in np.split(order, edges):
         if len(steps) >= levels.FEWEST:
@@ -84,11 +82,8 @@ def _few(series: Array) -> SlowSteps | None:
         levels.SIGMAS * sigma, (levels.CHANGED - 1) * usual, levels.MINOR * (series.max() - usual)
     )
     slow = series > usual + least
-    return (
-        SlowSteps(slow, np.where(slow, series - usual, 0.0))
-        if 0 < slow.mean() <= levels.MINOR
-        else None
-    )
+    few = 0 < slow.mean() <= levels.MINOR
+    return SlowSteps(slow, np.where(slow, series - usual, 0.0)) if few else None
 
 
 def _rise(series: Array, slow: Array) -> float:
@@ -159,8 +154,7 @@ def synchronization_oscillation(case: Case) -> list[Finding]:
     return of_slow_steps(
         case, "synchronization_oscillation", seen,
         numbers={
-            "period": period,
-            "who": "most ranks together do" if several else "the job does",
+            "period": period, "who": "most ranks together do" if several else "the job does",
             "shared": ", and synchronization makes it everybody's" if several else "",
             "every": f"every {period:.3g} steps" if often else "in every other step",
             "why": ": the period is the program's or the machine's, not chance" if often else "",

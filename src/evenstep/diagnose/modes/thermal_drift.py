@@ -108,9 +108,7 @@ def _of_node(case: Case, place: list[Drift]) -> list[Finding]:
         case, "thermal_drift", case.claims.claim(cells),
         at=When([(onset, last)], "chronic"),
         numbers={
-            "growth": worst.growth_ns,
-            "relative": worst.growth_ns / start_ns,
-            "onset": onset,
+            "growth": worst.growth_ns, "relative": worst.growth_ns / start_ns, "onset": onset,
             "lasted": float(grid.step_ns[first:].sum()),
             "why": say(f"thermal_drift.{why}", signs=", ".join(seen)),
             "proof": "" if signs else say("thermal_drift.sample"),

@@ -281,22 +281,17 @@ def _slow_stage(case: Case, number: Array, stage: int, work: Array) -> list[Find
         return []
     cells = case.claims.claim(late)
     relieved = case.relieved(cells)
+    moved = case.share(case.saved(_even_out_stages(case, relieved, mine, last + 1)))
     place = "the last" if stage == last else f"{stage + 1}"
     return finding_of(
         case, "workload_imbalance.stage", Gain(share, relieved),
         numbers={
-            "name": f"pipeline stage {stage} ({place} of {last + 1})",
-            "mine": own_ns,
-            "others": others_ns,
-            "longer": longer,
-            "stage": stage,
+            "name": f"pipeline stage {stage} ({place} of {last + 1})", "stage": stage,
+            "mine": own_ns, "others": others_ns, "longer": longer,
         },
         where=replace(case.where(case.grid.ranks[mine].tolist()), groups=[f"stage {stage}"]),
         projected=constant,
-        options={
-            "shorten": share,
-            "move": case.share(case.saved(_even_out_stages(case, relieved, mine, last + 1))),
-        },
+        options={"shorten": share, "move": moved},
         evidence=[
             Evidence("work_of_the_stage", round(own_ns), round(others_ns), "ns"),
             *case.wait_evidence(cells),
@@ -319,12 +314,8 @@ def _stages_of(case: Case) -> dict[int, int]:
     """Stage of each rank: its place in its pipeline group, where groups have such names; else by
     the messages that pass work on. A rank without messages has the stage of one of its groups."""
     groups = case.trace.groups
-    named = [
-        group
-        for group in groups
-        if group.name.lower().startswith(("pp", "pipe")) and len(group.ranks) > 1
-    ]
-    found = {rank: place for group in named for place, rank in enumerate(group.ranks)}
+    named = [one.ranks for one in groups if one.name.lower().startswith(("pp", "pipe"))]
+    found = {r: place for ranks in named if len(ranks) > 1 for place, r in enumerate(ranks)}
     if not found:
         number = stages_passed(case.grid.graph)
         found = {int(case.grid.ranks[at]): int(number[at]) for at in np.flatnonzero(number >= 0)}
