@@ -156,6 +156,16 @@ def test_batches_that_only_every_other_step_fetches_are_waited_for_all_the_same(
     assert finding.severity == pytest.approx(slow.injected_share(), rel=0.05)
 
 
+def test_batches_that_are_late_at_the_beginnings_of_epochs_are_told_of_these_steps(worst):
+    table = np.zeros((60, 4))
+    table[5::10] = 300 * MS
+    finding = worst(slow := World().delayed(Phase.INPUT, table))
+    assert finding.mode == "input_pipeline"
+    assert finding.observation == "in 6 of 57 steps every rank waits 300 ms for its DataLoader"
+    assert finding.when.steps[0] == (5, 5)
+    assert finding.severity == pytest.approx(slow.injected_share(), rel=0.05)
+
+
 @styles
 @pytest.mark.parametrize(
     ("phase", "word"), [(Phase.CHECKPOINT, "writes a checkpoint"), (Phase.EVALUATION, "evaluates")]

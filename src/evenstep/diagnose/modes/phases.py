@@ -104,14 +104,23 @@ def _loading(values: Array) -> Array:
 
 
 def _all_waiting(case: Case, values: Array) -> list[Finding]:
-    """The input of all ranks (steps × ranks), where it costs more than handing a batch over."""
+    """The input of all ranks (steps × ranks), where it costs more than handing a batch over: in few
+    steps that have most of it, as at the beginnings of epochs, or in all."""
     loads = _loading(values)
-    usual, who = np.median(values[:, loads]), "every rank" + " that loads" * (not loads.all())
-    options = ["storage", "workers"] if case.contended else ["workers", "storage"]
-    short = say("input_pipeline.short") if case.contended else ""
+    wait = np.median(values[:, loads], axis=1)
+    long = wait >= MOST * wait.max()
+    stops = long.mean() < MOST and wait[long].sum() >= MOST * wait.sum()
+    usual = np.median(wait[long] if stops else values[:, loads])
     finding = finding_of(
-        case, "input_pipeline.everybody", case.without(values, Cause.INPUT),
-        numbers={"usual": usual, "who": who, "short": short}, projected=constant, options=options,
+        case, f"input_pipeline.{'stops' if stops else 'everybody'}",
+        case.without(values, Cause.INPUT),
+        numbers={
+            "steps": np.count_nonzero(long), "all": len(long), "usual": usual,
+            "who": "every rank" + " that loads" * (not loads.all()),
+            "short": say("input_pipeline.short") if case.contended else "",
+        },
+        at=when(long[:, None], case.grid.steps) if stops else None, projected=constant,
+        options=["storage", "workers"] if case.contended else ["workers", "storage"],
         where=case.where(case.grid.ranks[loads].tolist()) if loads.mean() <= MOST else Where(),
         evidence=[Evidence("input_per_step", usual, 0, "ns")],
     )  # fmt: skip
