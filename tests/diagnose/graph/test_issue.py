@@ -188,3 +188,27 @@ def test_what_devices_do_of_an_evaluation_is_what_was_issued_in_it():
         over += 22.0
     found = step_grid(run.trace()).phase_ns[Phase.EVALUATION][:, 0] / MS
     assert found == pytest.approx([0, 0, 0, 11] * 3, abs=0.1)
+
+
+def test_what_devices_do_behind_an_evaluation_is_what_its_step_has_more():
+    """Hosts issue a step in .02 ms, every fourth with an evaluation without calls and an all-reduce
+    of its results, to which devices come 25 ms after the one before and not 5 ms."""
+    run, over = Run(2), 10.0
+    for step, first in ((step, 3 * step + step // 4) for step in range(12)):
+        begun, evaluates = 0.02 * step, step % 4 == 3
+        for rank in range(2):
+            run.step(rank, step, begun, begun + 0.019)
+            if evaluates:
+                times = begun + 0.013, begun + 0.015
+                run.record(rank, Kind.PHASE, step, *times, op=int(Phase.EVALUATION))
+            for turn in range(3 + evaluates):
+                entered = over + 5.5 * turn + 5 + 20 * (turn == 3)
+                stamps = {"device_enter_ns": entered, "device_exit_ns": entered + 0.5}
+                run.collective(
+                    rank, step, first + turn, begun + 0.003 + 0.004 * turn, entered + 0.5,
+                    flags=Flag.ASYNC | Flag.ON_DEVICE, device=0,
+                    **{name: round((ms + 1000 * (rank + 1)) * MS) for name, ms in stamps.items()},
+                )  # fmt: skip
+        over += 16.5 + 25.5 * evaluates
+    found = step_grid(run.trace()).phase_ns[Phase.EVALUATION][:, 0] / MS
+    assert found == pytest.approx([0, 0, 0, 25] * 3, abs=0.6)

@@ -257,15 +257,18 @@ def issued_in(graph: Graph, entries: Array) -> Array:
     return np.where(inside, graph.own_ns, 0.0)
 
 
-def issued_behind(graph: Graph, issued_ns: Array) -> Array:
-    """Each row's own work before an entry that its host issued behind something (for `issued_ns`,
-    by row), as far as the step has more than the lane usually has in steps without: (rows,), ns."""
-    entry = _gap_entries(graph)[0]
-    found = np.where((entry >= 0) & (issued_ns[entry] > 0), graph.own_ns, 0.0)
+def issued_behind(graph: Graph, lane: Array, start: Array, end: Array) -> Array:
+    """Each row's own work before an entry that its host issued later than the one before and such
+    an interval (as `overlap` has them), as far as the step has more than the lane usually has in
+    steps without: (rows,), ns."""
+    rows, (entry, before) = graph.rows, _gap_entries(graph)
+    covered, issued = Intervals(lane, start, end), rows.at_ns - rows.slack_ns
+    until, since = (length_before(covered, rows.lane, issued[one]) for one in (entry, before))
+    found = np.where((entry >= 0) & (until > since), graph.own_ns, 0.0)
     behind, work = (by_step_and_lane(graph, each) for each in (found, graph.own_ns))
     calm = ~behind.any(axis=1)
     more = np.clip(work - (np.median(work[calm], axis=0) if calm.any() else work), 0, behind)
-    return np.asarray(found * (more / np.maximum(behind, 1))[graph.rows["index"], graph.rows.lane])
+    return np.asarray(found * (more / np.maximum(behind, 1))[rows["index"], rows.lane])
 
 
 def quantiles(values: Array, group: Array, share: float, count: int) -> Array:

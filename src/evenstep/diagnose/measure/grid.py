@@ -24,7 +24,6 @@ from evenstep.diagnose.graph.structure import (
     issued_behind,
     issued_in,
     overlap,
-    overlap_of_issues,
     times,
     union_length,
 )
@@ -237,8 +236,7 @@ def in_phase(grid: StepGrid, phase: Phase) -> Array:
     entries = np.isin(grid.graph.ranks[rows.lane] * 2**32 + rows.inside, record) & (rows.inside > 0)
     issued = issued_in(grid.graph, entries)
     if phase is Phase.EVALUATION:  # its kernels may be all that comes before what gathers results
-        behind = issued_behind(grid.graph, during(grid, phases, overlap_of_issues))
-        issued = np.maximum(np.maximum(issued, lies), behind)
+        issued = np.maximum(np.maximum(issued, lies), during(grid, phases, issued_behind))
     return np.where(grid.issuing[rows.lane], issued, lies)
 
 
