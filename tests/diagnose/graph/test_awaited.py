@@ -334,6 +334,27 @@ def test_work_that_late_peers_always_hide_is_that_of_the_same_place_in_other_lay
     assert (since - enter[:, 3:5] * MS == 10 * MS).all()
 
 
+def test_as_a_step_begins_no_scatter_of_the_last_is_awaited_in_place_of_a_gather():
+    """Three gathers are entered as a step begins. Each of eight layers of 5 ms waits for its own,
+    of 6 to 9, and enters the third gather after that, or a scatter; compute waits for what was
+    entered three before, but for what was before the step."""
+    steps, layers, random = 12, 8, np.random.default_rng(3)
+    begun, enter, leave = 0, [], []
+    for _ in range(steps):
+        came, over, done = [begun] * 3, [begun], begun
+        for layer in range(layers):
+            over.append(max(over[-1], came[layer]) + int(random.integers(6, 10)))
+            done = max(done, over[-1]) + 5
+            came.append(done)
+        enter.append(came)
+        leave.append(over[1:] + [each + 1 for each in came[layers:]])
+        begun = done + 11
+    ops = [int(Op.ALL_GATHER)] * layers + [int(Op.REDUCE_SCATTER)] * 3
+    device = np.ones(steps * len(ops), bool)
+    found = lanes(np.array(enter), np.array(leave), ops, on_device=device)
+    assert found.ahead.reshape(steps, -1).tolist() == [[3] * layers + [0, 0, 1]] * steps
+
+
 def lane_rows(lane, step, enter, leave, **more):
     count = len(lane)
     rows = {

@@ -162,13 +162,20 @@ def _most_end_with(gaps: Gaps) -> Iterator[tuple[Array, Array]]:
 
 def _shares_alike(rows: Columns, operations: Columns, gaps: Gaps) -> Array:
     """The usual shares, or others with which all gaps between the same two kinds of entries take
-    equally long, clearly better: a program waits in one way. (kinds, …)."""
+    equally long, clearly better: a program waits in one way, for one kind of operation. (kinds, …).
+    """
     like = gaps._replace(kind=gaps.pair)
     some = like.sample()
     known = int(some.kind.max(initial=-1)) + 1
     share, unseen = np.split(usual_shares(rows, operations, like), [known])
     share = fit_shares(some, share, np.ones(known, bool), WHOLE)[0]
-    return np.concatenate([share, unseen])[gaps.pairs]
+    share = np.concatenate([share, unseen])[gaps.pairs]
+    entered = row_numbers(entered_kinds(rows, operations))
+    for ahead in np.flatnonzero(~np.isnan(share).all(axis=0)):
+        awaited = entered[np.maximum(gaps.row - 1 - ahead, 0)]  # as a step begins, of the last one
+        usual = weighted_median(awaited, awaited >= 0, gaps.pair)[gaps.pair]
+        share[means(awaited == usual, gaps.kind) <= MOST, ahead] = np.nan
+    return share
 
 
 def _shares_by_idle_time(rows: Columns, gaps: Gaps) -> tuple[Array, Array]:

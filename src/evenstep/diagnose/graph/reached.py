@@ -23,8 +23,9 @@ def with_reached(rows: Columns, operations: Columns) -> Columns:
     is what they come `after`, as where scattered gradients are reduced between replicas.
 
     `rows` in any order. Where entries are stamped when compute reaches them, some come while the
-    operation before is in flight, and all stay; so do those that no host is known to have issued,
-    as in dumps, whose times between are estimates.
+    operation before is in flight, and all stay; where none come out of the order of issue, no kind
+    has a stream of its own. What no host is known to have issued stays, too, as in dumps, whose
+    times between are estimates.
     """
     rows = _with_limited_issues(rows, operations)
     mine = _as_issued(rows)
@@ -32,7 +33,8 @@ def with_reached(rows: Columns, operations: Columns) -> Columns:
     queue, op = (operations[name][some.operation] for name in ("queue", "op"))
     stream = row_numbers(some.lane, queue, op, operations.members[some.operation])
     queued = _held(some, operations, row_numbers(some.lane, queue))
-    streamed = _held(some, operations, stream) & _out_of_order(some, operations)
+    crossing = running_maximum(some.enter_ns, some.lane) > some.enter_ns + CROSSING_NS
+    streamed = _held(some, operations, stream) & (np.count_nonzero(crossing) >= FEWEST)
     at_once = np.abs(some.enter_ns - np.append(0, some.leave_ns[:-1])) <= CROSSING_NS
     chained = at_once & ~begins(some.lane) & (np.diff(queue, prepend=-1) != 0)
     chained &= ~operations.message[some.operation]  # as what was issued before elsewhere ends
@@ -44,7 +46,8 @@ def with_reached(rows: Columns, operations: Columns) -> Columns:
     some = move_sooner(some, slice(None), some.enter_ns - some.enter_ns[came])
     some = with_rising_steps(some.select(order))
     mine, held, chained = mine[order], (queued | streamed)[order], chained[order] & ~beside
-    some = move_sooner(some, slice(None), np.where(held, some.enter_ns - _soonest_from(some), 0))
+    soonest = -running_maximum(-some.enter_ns[::-1], some.lane[::-1])[::-1]  # from each row on
+    some = move_sooner(some, slice(None), np.where(held, some.enter_ns - soonest, 0))
     entered = entered_kinds(some, operations)
     place = places_of(some, entered)
 
@@ -104,16 +107,11 @@ def _with_limited_issues(rows: Columns, operations: Columns) -> Columns:
 
 def _beside_compute(rows: Columns, operations: Columns, stream: Array, held: Array) -> Array:
     """Which entry, in order of lane and issue, compute came to when it came to each: where all are
-    `held` by their `stream` or by their hosts, of kinds that begin before compute reaches what was
-    issued before, the last that it had come to by then everywhere."""
+    `held` by their `stream` or by their hosts, the last that it had come to by then everywhere."""
     lane, own = rows.lane, np.arange(len(rows))
-    kind = row_numbers(operations.op, operations.members)[rows.operation]
-    reached = running_maximum(np.where(held, NEVER, rows.enter_ns), lane)
-    early = held & (reached > rows.enter_ns + CROSSING_NS)
     place = places_of(rows, entered_kinds(rows, operations))
     other = ~held & (rows.slack_ns > LAUNCH_NS) & (_ends_before(rows, stream) != NEVER)
-    always = (np.bincount(kind, early) >= FEWEST)[kind]
-    always &= ((means(held, place) > 0) & (means(other, place) == 0))[place]
+    always = ((means(held, place) > 0) & (means(other, place) == 0))[place]
     free = np.flatnonzero(~always)
     if not 0 < len(free) < len(rows):
         return own
@@ -124,20 +122,6 @@ def _beside_compute(rows: Columns, operations: Columns, stream: Array, held: Arr
     np.maximum.at(most, place[always & held], lead[always & held])
     source = free[np.maximum(last - most[place], -1)]
     return np.where(always & (lane[source] == lane) & (source < own), source, own)
-
-
-def _out_of_order(rows: Columns, operations: Columns) -> Array:
-    """Entries, in order of lane and issue, of kinds that come out of that order with others, as one
-    stream carries out what it is given in order: they are stamped on streams of their own."""
-    kind = row_numbers(operations.op, operations.members)[rows.operation]
-    latest = running_maximum(rows.enter_ns, rows.lane)
-    crossed = np.maximum(latest - rows.enter_ns, rows.enter_ns - _soonest_from(rows)) > CROSSING_NS
-    return np.asarray((np.bincount(kind, crossed) >= FEWEST)[kind])
-
-
-def _soonest_from(rows: Columns) -> Array:
-    """The soonest entry of the lane from each row on."""
-    return np.asarray(-running_maximum(-rows.enter_ns[::-1], rows.lane[::-1])[::-1])
 
 
 def _ends_before(rows: Columns, own: Array) -> Array:
