@@ -138,7 +138,21 @@ def test_a_long_run_says_so_first(scenario):
             "noise=[{kind='normal'}]"]  # fmt: skip
     messages, seconds = simulation.estimate_run(simulation.set_up(load(Path(scenario), sets)))
     assert messages == 10_000 * 2 * 64 * 63
-    assert seconds > 60
+    assert seconds > 20
+
+
+def test_messages_that_meet_no_others_are_not_announced_as_long(scenario):
+    """As many go from all to all: on one leaf each has its round to itself, on eight at 4:1 each
+    gets its rate anew as others come and go."""
+    told = []
+    for leaf in (64, 8):
+        sets = ["cluster.nodes=64", "fabric.kind=leaf_spine", f"fabric.nodes_per_leaf={leaf}",
+                "fabric.oversubscription=4", "work.kind=experts", "work.tensor_parallel=64",
+                "work.message_bytes=32MB", "run.steps=1000", "noise=[{kind='normal'}]"]  # fmt: skip
+        setup = simulation.set_up(load(Path(scenario), sets))
+        told.append(simulation.estimate_run(setup))
+    assert told[0][0] == told[1][0] > 0
+    assert told[0][1] < told[1][1] / 4
 
 
 def test_messages_of_the_steps_that_average_are_told(scenario):

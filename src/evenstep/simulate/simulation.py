@@ -45,8 +45,9 @@ SETTLING = 8  # most steps until those of a calm job are alike
 SETTLED = 1e-10  # of a step: entries of ranks that differ by less are equal
 AT_A_TIME = 1_000_000  # messages, between two looks at what is finished
 AHEAD = 8  # steps that a neighbour is fed at a time: they depend on no time
-#: Cost of a run, in seconds on one core: of a message on shared links, of an operation of a rank.
-MESSAGE_S, OPERATION_S = 1.5e-6, 1e-7
+#: Cost of a run, in seconds on one core: of a message, of a rate solved for it as others come and
+#: go, of an operation of a rank; and how many rates that is on shared links, where no step has told.
+MESSAGE_S, RATE_S, OPERATION_S, RATES = 1.7e-7, 8e-8, 1e-7, 16
 
 
 @dataclass(frozen=True)
@@ -170,15 +171,22 @@ def estimate_run(setup: Setup) -> tuple[int, float]:
     steps = 1 if _is_calm(scenario) else scenario.run.steps
     often = Counter(map(setup.graph_of, range(steps)))
     jobs = _Jobs(setup, list(often), _Run(setup, None)._near)
-    messages = sum(n * jobs.world.messages(jobs.graphs[graph]) for graph, n in often.items())
+    messages, rated = (
+        sum(n * jobs.world.messages(jobs.graphs[graph], shared=one) for graph, n in often.items())
+        for one in (False, True)
+    )
+    rated *= RATES
     if messages <= AT_A_TIME * steps:
         first = replace(scenario, run=replace(scenario.run, steps=1, warm_up=0))
         run = _Run(replace(setup, scenario=first), None)
         run.result(None)
         messages = max(messages, run.followed * steps)  # of steps that average: not the first
+        if run.followed:
+            rated = messages * run.rated // run.followed
     sizes = np.array([len(role.operations) for role in setup.graph.roles])
     operations = int(sizes[setup.graph.role].sum())
-    return messages, messages * MESSAGE_S + operations * steps * OPERATION_S
+    spent = messages * MESSAGE_S + rated * RATE_S
+    return messages, spent + operations * steps * OPERATION_S
 
 
 def step_ns(setup: Setup) -> float:
@@ -214,7 +222,7 @@ class _Run:
         self.pace = strategies.pace_of(scenario, setup.info.run_id)
         self._account = StepSums(scenario.run.steps, scenario.ranks, scenario.run.warm_up)
         self._peak = np.zeros(len(setup.network.capacity))
-        self.followed = 0  # messages, see `World`
+        self.followed = self.rated = 0  # messages and their rates, see `World`
         self._times: Counter[Flow] = Counter()  # how often each collective was run
         self.extras: list[Extra] = []
         self._recorders: list[tuple[StepRows, SimulatedRecorder]] = []
@@ -258,7 +266,7 @@ class _Run:
         engine = jobs.engine(setup.graph_of, self.pace)
         for done in jobs.run(engine, setup.scenario.run.steps, self._most):
             engine.learn(done, everybody)
-            self.followed = jobs.world.followed
+            self.followed, self.rated = jobs.world.followed, jobs.world.rated
             yield done
         self._peak = jobs.world.peak_gBps
 
@@ -281,7 +289,8 @@ class _Run:
         jobs = _Jobs(self._setup, [graph], [])
         engine = jobs.engine(lambda _: graph, Pace())
         for done in jobs.run(engine, most):
-            self._peak, self.followed = jobs.world.peak_gBps, jobs.world.followed
+            self.followed, self.rated = jobs.world.followed, jobs.world.rated
+            self._peak = jobs.world.peak_gBps
             lengths = done.over - done.begin
             length = float(done.over.max() - done.begin.max())
             if float(np.ptp(lengths)) <= SETTLED * length:

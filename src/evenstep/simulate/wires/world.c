@@ -253,7 +253,7 @@ typedef struct {
     i32 delay_count;
     i64 delivering; /* messages in the queues of delays */
     i32 *dirty, dirty_count, *fresh, fresh_count, fresh_room;
-    i64 followed; /* messages sent one by one, and trains of them: the cost of a run */
+    i64 followed, rated; /* messages sent one by one, and trains; rates solved: the cost of a run */
     Point **point_dirty; /* trains on whose links traffic came or went */
     i32 point_number, point_dirty_count, point_dirty_room;
     /* work space of the solver */
@@ -885,7 +885,7 @@ static void share(World *w) {
     w->fresh_count = w->dirty_count = 0;
     for (i32 known = 0, touched = 0; count > known;) {
         touched = gather(w, known, count, touched);
-        fill(w, count, touched);
+        fill(w, count, touched), w->rated += count;
         known = count, count = widen(w, touched, count);
         if (count == known) settle(w, count, touched);
     }
@@ -2521,18 +2521,21 @@ void world_take(World *w, i64 job) {
     if (old >= 0) step_free(w, j->steps[old]), j->steps[old] = NULL;
 }
 
-/* Messages of a step that are all sent one by one: none of a closed or spliced collective. */
-i64 world_messages(World *w, i64 graph) {
+/* Messages of a step that are all sent one by one: none of a closed or spliced collective. `only`:
+   those on links on which others may be. */
+i64 world_messages(World *w, i64 graph, i64 only) {
     const Graph *g = w->graphs[graph];
     i64 found = 0;
     for (i32 k = 0; k < g->instances; k++) {
         Flow *f = w->flows[g->flow[k]];
         if (f->closed || is_spliced(w, f)) continue;
-        for (i32 n = 0; n < f->stage_count; n++) found += (i64)f->repeats[n] * f->stages[n]->count;
+        for (i32 n = 0; n < f->stage_count; n++)
+            found += (i64)f->repeats[n] * (only ? f->stages[n]->points : f->stages[n]->count);
     }
     return found;
 }
 i64 world_followed(World *w) { return w->followed; }
+i64 world_rated(World *w) { return w->rated; }
 void world_peaks(World *w, double *peak) {
     for (i32 l = 0; l < w->links; l++) peak[l] = w->link[l].peak;
     for (i32 k = 0; k < w->flow_count; k++)

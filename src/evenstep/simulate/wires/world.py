@@ -142,14 +142,20 @@ class CompiledWorld:
         _, enter, end = rows[:, :, : self._of_job[job]]
         return enter, end
 
-    def messages(self, graph: int) -> int:
-        """Messages of a step, of those collectives whose messages are all simulated one by one."""
-        return int(self._c.world_messages(self._world, graph))
+    def messages(self, graph: int, *, shared: bool = False) -> int:
+        """Messages of a step, of those collectives whose messages are all simulated one by one;
+        `shared`: of these, those on links where others may be."""
+        return int(self._c.world_messages(self._world, graph, shared))
 
     @property
     def followed(self) -> int:
-        """Messages simulated one by one, and trains of messages: the cost of a run."""
+        """Messages simulated one by one, and trains of messages."""
         return int(self._c.world_followed(self._world))
+
+    @property
+    def rated(self) -> int:
+        """Rates solved for messages among others, as these come and go: the cost of a run."""
+        return int(self._c.world_rated(self._world))
 
     @property
     def peak_gBps(self) -> Array:  # noqa: N802
@@ -191,8 +197,9 @@ def _library() -> ctypes.CDLL | None:
         ("run", whole, (pointer, whole)),
         ("is_over", whole, (pointer, whole)),
         ("take", None, (pointer, whole)),
-        ("messages", whole, (pointer, whole)),
+        ("messages", whole, (pointer, whole, whole)),
         ("followed", whole, (pointer,)),
+        ("rated", whole, (pointer,)),
         ("peaks", None, (pointer, pointer)),
         ("free", None, (pointer,)),
     ):

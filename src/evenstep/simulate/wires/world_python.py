@@ -106,7 +106,7 @@ class PythonWorld:
         self._flying: list[_Flight] = []
         self._changed = False
         self._now = 0.0
-        self._sent = 0
+        self._sent = self.rated = 0
         self._peak = np.zeros(len(capacity))
 
     # -- building ----------------------------------------------------------------------------------
@@ -174,8 +174,8 @@ class PythonWorld:
         which.taken += 1
         return step.enter, step.end
 
-    def messages(self, graph: int) -> int:
-        """Messages of a step's collectives that are not closed."""
+    def messages(self, graph: int, *, shared: bool = False) -> int:  # noqa: ARG002
+        """Messages of a step's collectives that are not closed: here each gets its rate anew."""
         used = [self._flows[flow] for flow in self._plans[graph].flow.tolist()]
         return sum(len(s.gate) * s.repeats for one in used if not one.closed for s in one.stages)
 
@@ -242,6 +242,7 @@ class PythonWorld:
         self._changed = False
         left, carried = self._available()
         rising = [one for one in self._flying if not one.of.flow.steady]
+        self.rated += len(rising)
         while rising:
             users = np.zeros(len(left))
             for one in rising:
