@@ -204,6 +204,7 @@ def _check_job(scenario: Scenario) -> None:
         raise ConfigError(
             'job.placement "given" needs job.nodes: which nodes, in order, as in "0-3,8"'
         )
+    given = _ranges_within(job.nodes, cluster.nodes, "job.nodes", "nodes")
     if scenario.ranks > gpus:
         raise ConfigError(
             f"job.ranks is {scenario.ranks}, but the cluster has {gpus} GPUs "
@@ -211,7 +212,6 @@ def _check_job(scenario: Scenario) -> None:
         )
     if scenario.ranks < 1:
         raise ConfigError("neighbours have all nodes; add nodes, or share theirs by job.ranks")
-    given = _ranges_within(job.nodes, cluster.nodes, "job.nodes", "nodes")
     if job.placement == "given" and len(given) * cluster.gpus_per_node < scenario.ranks:
         raise ConfigError(
             f"job.nodes gives {len(given) * cluster.gpus_per_node} GPUs for {scenario.ranks} ranks"
@@ -239,7 +239,8 @@ def _check_work(scenario: Scenario) -> None:
         ("strategy.island_ranks", strategy.island_ranks, scenario.ranks, "ranks"),
     ):  # fmt: skip
         if whole % (size or 1):
-            raise ConfigError(f"{name} is {size}, which does not divide {whole} {what}")
+            fits = f"; {whole // size * size} would do" if whole > size else ""
+            raise ConfigError(f"{name} is {size}, which does not divide {whole} {what}{fits}")
     _check_schedule(work)
     if work.kind == "fsdp":
         _check_sharded(work, strategy, scenario.ranks)

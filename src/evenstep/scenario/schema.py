@@ -180,8 +180,9 @@ def parse(value: str) -> Any:
     """A value from the command line: TOML, or a number such as .5, else text."""
     try:
         return parse_toml(f"value = {value}")["value"]
-    except (ValueError, RecursionError):
-        text = value.strip()
+    except (ValueError, RecursionError) as error:
+        if (text := value.strip()).startswith(("[", "{")):
+            raise ConfigError(f"--set takes TOML, found {text}: {error}") from None
         return float(text) if _BARE.fullmatch(text) else text
 
 

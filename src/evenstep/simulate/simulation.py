@@ -45,9 +45,10 @@ SETTLING = 8  # most steps until those of a calm job are alike
 SETTLED = 1e-10  # of a step: entries of ranks that differ by less are equal
 AT_A_TIME = 1_000_000  # messages, between two looks at what is finished
 AHEAD = 8  # steps that a neighbour is fed at a time: they depend on no time
-#: Cost of a run, in seconds on one core: of a message, of a rate solved for it as others come and
-#: go, of an operation of a rank; and how many rates that is on shared links, where no step has told.
-MESSAGE_S, RATE_S, OPERATION_S, RATES = 1.7e-7, 8e-8, 1e-7, 16
+#: Cost of a run, in seconds on one core: of a message that meets no others and of one that may, of a
+#: rate solved for one as others come and go, of an operation of a rank; and how many rates a message
+#: is given, where no step has told.
+ALONE_S, MESSAGE_S, RATE_S, OPERATION_S, RATES = 5e-8, 2.5e-7, 8e-8, 1e-7, 16
 
 
 @dataclass(frozen=True)
@@ -171,11 +172,11 @@ def estimate_run(setup: Setup) -> tuple[int, float]:
     steps = 1 if _is_calm(scenario) else scenario.run.steps
     often = Counter(map(setup.graph_of, range(steps)))
     jobs = _Jobs(setup, list(often), _Run(setup, None)._near)
-    messages, rated = (
+    messages, shared = (
         sum(n * jobs.world.messages(jobs.graphs[graph], shared=one) for graph, n in often.items())
         for one in (False, True)
     )
-    rated *= RATES
+    alone, rated = messages - shared, RATES * shared
     if messages <= AT_A_TIME * steps:
         first = replace(scenario, run=replace(scenario.run, steps=1, warm_up=0))
         run = _Run(replace(setup, scenario=first), None)
@@ -185,7 +186,7 @@ def estimate_run(setup: Setup) -> tuple[int, float]:
             rated = messages * run.rated // run.followed
     sizes = np.array([len(role.operations) for role in setup.graph.roles])
     operations = int(sizes[setup.graph.role].sum())
-    spent = messages * MESSAGE_S + rated * RATE_S
+    spent = alone * ALONE_S + (messages - alone) * MESSAGE_S + rated * RATE_S
     return messages, spent + operations * steps * OPERATION_S
 
 

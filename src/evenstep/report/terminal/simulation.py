@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
+from operator import attrgetter
 
 from evenstep.report.terminal.style import DIGITS, exact, precise
 from evenstep.reproduce.published.table import ErrorEstimate
-from evenstep.simulate.result import Result
+from evenstep.simulate.result import CollectiveUse, Result
 from evenstep.words import size
 
 WIDTH, LABEL = 80, 15  # columns of a line, and of its label
@@ -38,11 +39,17 @@ def render(result: Result) -> str:
         f"waiting for others {exact(shares.wait)}, input {exact(shares.input)}"
         + (f", pacing {exact(shares.held)}" if shares.held else ""),
     ]
+    alike: dict[tuple[object, ...], list[CollectiveUse]] = {}
     for use in result.collectives:
+        alike.setdefault((use.operation, use.algorithm, use.bytes, use.size), []).append(use)
+    for uses in alike.values():
+        use = max(uses, key=attrgetter("alone_ns"))
+        least, most = precise(min(one.alone_ns for one in uses)), precise(use.alone_ns)
+        alone = most if least == most else f"{least} to {most}"
         bus = f", bus bandwidth {use.busbw_gBps:.4g} GB/s" if use.busbw_gBps is not None else ""
         lines.append(
             f"  {use.operation:12} {size(use.bytes, digits=DIGITS)} among {use.size} ranks by "
-            f"{use.algorithm}: {precise(use.alone_ns)} alone{bus}"
+            f"{use.algorithm}: {alone} alone{bus}"
         )
     lines += [
         f"  busiest link {link.link}: {exact(link.utilisation)} of {link.capacity_gBps:.4g} GB/s"

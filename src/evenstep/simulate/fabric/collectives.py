@@ -15,7 +15,8 @@ import numpy as np
 from evenstep.trace.columns import Array
 
 CHUNK_BYTES = 128 * 1024  # of a tree or chain at least, as NCCL: pieces that follow each other
-MOST_CHUNKS = 128  # as NCCL has of a gigabyte on 8 channels
+CHAIN_CHUNK_BYTES = 512 * 1024  # of a chain's channel at most, as NCCL: an eighth of its buffer
+CHAIN_CHUNKS = 128  # of a chain, where they are smaller
 TREE_CHUNKS = 16  # the cost of a tree is in proportion to these
 
 
@@ -77,14 +78,15 @@ def ring(request: Request) -> Pattern:
     n = request.size
     rounds = {"all_reduce": 2 * (n - 1), "reduce_scatter": n - 1, "all_gather": n - 1}
     if request.operation == "broadcast":
-        pieces = _pieces(request.bytes)
+        most = request.bytes / request.channels / CHAIN_CHUNK_BYTES
+        pieces = _pieces(request.bytes, max(CHAIN_CHUNKS, int(most)))
         return (_ring(request, request.bytes / pieces, pieces + n - 2),)
     if request.operation == "all_to_all":
         return direct(request)
     return (_ring(request, request.bytes / n, rounds[request.operation]),)
 
 
-def _pieces(size_bytes: float, most: int = MOST_CHUNKS) -> int:
+def _pieces(size_bytes: float, most: int) -> int:
     """How many pieces of a message follow each other."""
     return int(np.clip(size_bytes / CHUNK_BYTES, 1, most))
 
