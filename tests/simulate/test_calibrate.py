@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from evenstep.cli.calibrate import observe
 from evenstep.errors import TraceError
 from evenstep.scenario import schema
+from evenstep.scenario.parts import Job
 from evenstep.scenario.scenario import parse
 from evenstep.simulate.calibrate.calibrate import PHASES, Observed, calibrate
-from evenstep.simulate.calibrate.links import ObservedCollectives, fit_line, work_of
+from evenstep.simulate.calibrate.links import ObservedCollectives, fit_line, fit_links, work_of
 from evenstep.simulate.calibrate.noise import common_part, fit_noise, lasting_part
 from evenstep.simulate.simulation import simulate, simulate_trace
 from evenstep.trace.spool.layout import Kind
@@ -280,6 +281,27 @@ def test_latency_and_bandwidth_are_found_from_two_sizes(alpha, speed):
 
 def test_one_size_is_all_bandwidth():
     assert fit_line([seen(8e6, transfer_ns=14e6)]) == (0.0, pytest.approx(1.0))
+
+
+def test_one_size_has_the_latency_of_a_scenario_without_any():
+    """Of 14 ms, 14 rounds take 2 µs each; a collective of 20 µs shows that they take less."""
+    link = fit_links([seen(8e6, transfer_ns=14.028e6)], np.arange(8), 1).between_nodes
+    assert link == (2000.0, pytest.approx(1.0, rel=1e-5))
+    link = fit_links([seen(8e3, transfer_ns=20e3)], np.arange(8), 1).between_nodes
+    assert link == (0.0, pytest.approx(0.7))
+
+
+def test_a_size_that_was_not_measured_is_predicted_with_the_latency_of_its_rounds():
+    """A ring of 16 is measured; one of 128 has 8 times as many rounds."""
+    sets = ("cluster.nodes=16", "collectives.algorithm=ring", "work.gradient_bytes=20MB",
+            "work.forward_ms=1", "run.steps=20")  # fmt: skip
+    asked = scenario(*sets, noise=[{"kind": "normal", "sigma": 0.01}])
+    fitted = calibrate(observe(simulate_trace(asked)[1])).scenario
+    found, expected = (
+        simulate(replace(one, cluster=replace(one.cluster, nodes=128), job=Job())).step_time.mean_ns
+        for one in (fitted, asked)
+    )
+    assert found == pytest.approx(expected, rel=0.02)
 
 
 def test_a_group_of_everybody_beside_small_ones_is_tensor_parallel():

@@ -45,9 +45,8 @@ SETTLING = 8  # most steps until those of a calm job are alike
 SETTLED = 1e-10  # of a step: entries of ranks that differ by less are equal
 AT_A_TIME = 1_000_000  # messages, between two looks at what is finished
 AHEAD = 8  # steps that a neighbour is fed at a time: they depend on no time
-#: Cost of a run, in seconds on one core: of a message that meets no others and of one that may, of a
-#: rate solved for one as others come and go, of an operation of a rank; and how many rates a message
-#: is given, where no step has told.
+#: Seconds on one core of a message that meets no others, of one that may, of a rate solved for one
+#: as others come and go, of a rank's operation; and such rates of a message, where no step tells.
 ALONE_S, MESSAGE_S, RATE_S, OPERATION_S, RATES = 5e-8, 2.5e-7, 8e-8, 1e-7, 16
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from evenstep.documents import Amount, Document, Positive
+from evenstep.scenario.hardware import Cluster
 from evenstep.scenario.parts import Work
 from evenstep.simulate.fabric.collectives import Request, node_blocks
 from evenstep.trace.columns import Array
@@ -281,8 +282,8 @@ def fit_links(seen: Calls, node: Array, cards: int) -> FittedLinks:
     limits = []
     if any(len({one.bytes for one in part}) == 1 for part in (inside, across)):
         limits.append(
-            "collectives are of one size: latency and bandwidth cannot be told apart, and all of "
-            "the time is taken as bandwidth"
+            "collectives are of one size: latency and bandwidth cannot be told apart, and messages "
+            "are taken to have the latency that scenarios have by default"
         )
     disturbed = [one for one in seen if one.transfer_ns > 1.5 * one.floor_ns > 0]
     if disturbed:
@@ -290,13 +291,17 @@ def fit_links(seen: Calls, node: Array, cards: int) -> FittedLinks:
             "transfers take half as long again as undisturbed ones, or more: the links are fitted "
             "to the mean, and that transfers vary is not in the scenario"
         )
-    return FittedLinks(fit_line(inside), fit_line(across, node), limits, cards)
+    usual = Cluster()
+    near = fit_line(inside, usual_ns=1e3 * usual.gpu_link_latency_us)
+    far = fit_line(across, node, usual_ns=2e3 * usual.nic_latency_us)  # of both ends
+    return FittedLinks(near, far, limits, cards)
 
 
-def fit_line(seen: Calls, node: Array | None = None) -> FittedLink | None:
+def fit_line(seen: Calls, node: Array | None = None, *, usual_ns: float = 0.0) -> FittedLink | None:
     """Fit α in ns and B in GB/s of t = rα + w/B: non-negative least squares of the relative error.
 
-    With collectives of one size α is 0. Without the node of each rank, all are on one.
+    With collectives of one size α is `usual_ns`, or 0 where they take less. Without the node of
+    each rank, all are on one.
     """
     if not seen:
         return None
@@ -307,8 +312,10 @@ def fit_line(seen: Calls, node: Array | None = None) -> FittedLink | None:
     sent = [[one.rounds, one.wire_bytes(node)] for one in seen]
     columns = np.array(sent) * weight[:, None]
     target = time * weight
+    known = 0.0
     if len({one.bytes for one in seen}) == 1:
-        columns[:, 0] = 0.0
-    alpha, slope = nnls(columns, target)[0]
+        known = usual_ns if (target > usual_ns * columns[:, 0]).all() else 0.0
+        target, columns[:, 0] = target - known * columns[:, 0], 0.0
+    alpha, slope = nnls(columns, target)[0] + [known, 0.0]
     speed = 1 / float(slope) if slope > 0 else FASTEST_GBPS
     return FittedLink(float(f"{alpha:.6g}"), float(f"{min(speed, FASTEST_GBPS):.6g}"))
