@@ -141,6 +141,16 @@ def test_a_long_run_says_so_first(scenario):
     assert seconds > 20
 
 
+def test_messages_of_stages_near_and_far_are_one_line(scenario, capsys):
+    """Between GPUs of a node and between nodes: 30 MB at 300 GB/s and at 12.5, and latencies."""
+    sets = ["cluster.nodes=2", "cluster.gpus_per_node=2", "work.kind=pipeline",
+            "work.pipeline_parallel=4", "work.micro_batches=4", "work.message_bytes=30MB",
+            "collectives.algorithm=ring"]  # fmt: skip
+    assert main(["simulate", scenario, *(part for one in sets for part in ("--set", one))]) == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if "send" in line[:15]]
+    assert told == ["  send         30 MB among 2 ranks by pair: 101 µs to 2.402 ms alone"]
+
+
 def test_messages_that_meet_no_others_are_not_announced_as_long(scenario):
     """As many go from all to all: on one leaf each has its round to itself, on eight at 4:1 each
     gets its rate anew as others come and go."""

@@ -139,7 +139,9 @@ def test_nodes_with_fewer_ranks_have_as_many_rings_as_these():
     assert alone_ms(20, *cards, gpus=8) == pytest.approx(2 * 19 / 20 * 1000 / 40, rel=0.01)
 
 
-def test_a_large_broadcast_fills_its_chain():
-    """128 pieces pass 7 links one after the other: 134 rounds of S/128 over 10 GB/s."""
-    found = alone_ms(8, "work.operation=broadcast", "cluster.nic_gBps=10")
-    assert found == pytest.approx(134 / 128 * 100, rel=0.01)
+@pytest.mark.parametrize("ranks", [8, 512])
+def test_a_large_broadcast_fills_its_chain(ranks):
+    """Pieces of 512 KiB pass n - 1 links one after the other, over 10 GB/s and 2 µs."""
+    found = alone_ms(ranks, "work.operation=broadcast", "cluster.nic_gBps=10")
+    rounds = 1e9 / 2**19 + ranks - 2
+    assert found == pytest.approx(rounds * (2**19 / 1e7 + 0.002), rel=0.01)

@@ -25,7 +25,13 @@ from tests.simulate.worlds import scenario
         ("fabric.kind=torus", "fabric.shape must be two or three lengths"),
         ("run.warm_up=100", "run.warm_up is 100; it must be below run.steps, 100"),
         ("neighbours=[{nodes='0-5'}]", "neighbours[0].nodes names 5, but nodes are 0 to 0"),
-        ("strategy.island_ranks=2", "which does not divide 1 ranks"),
+        ("strategy.island_ranks=2", "which does not divide 1 ranks; 2 would do"),
+        (
+            "cluster.nodes=8; work.kind=tensor; work.tensor_parallel=3",
+            "does not divide 8 ranks; 6 would do",
+        ),
+        ("job.placement=given; job.nodes=0-9", "job.nodes names 9, but nodes are 0 to 0"),
+        ("noise=[{sigma=.1}]", "--set takes TOML, found [{sigma=.1}]: "),
         ("job.nodes='0,0'", "job.nodes is '0,0', which names a number twice"),
         ("cluster.nodes=2; neighbours=[{nodes='0-1', node_count=2}]", "has nodes and node_count"),
         ("cluster.nodes=2; neighbours=[{nodes='0-1', rate_gBps=3}]", "set responsive = false"),
@@ -104,6 +110,12 @@ def test_what_cannot_be_is_refused_by_name(setting, message):
             "to reliability.slow_nodes_per_1000_node_days, which is not given",
         ),
         (
+            "reliability.spares=3; reliability.write_s=9",
+            "reliability.write_s and reliability.spares without effect: give failures_per_1000",
+        ),
+        ("energy.pue=1.2", "energy.pue without effect: give compute_watts or communicate_watts"),
+        ("cluster.storage_gBps=9", "storage_gBps without effect: give work.input_bytes"),
+        (
             "work.overlap=false; work.overlap_slowdown=.2",
             "work.overlap_slowdown has no effect: it belongs to work.overlap, which is off",
         ),
@@ -123,7 +135,8 @@ def test_what_has_no_effect_is_told(setting, sentence):
     ["strategy.kind=local_sgd; strategy.every=4", "work.kind=fsdp; work.buckets=3",
      "neighbours=[{kind='bursty',node_count=2,compute_ms=1}]; cluster.nodes=4", "run.steps=3",
      "cluster.slow_nodes=0; cluster.slow_nodes_factor=2", "work.overlap_slowdown=.2",
-     "work.kind=fsdp; work.overlap_slowdown=.2", "noise=[{first_step=4}]; run.steps=5"],
+     "work.kind=fsdp; work.overlap_slowdown=.2", "noise=[{first_step=4}]; run.steps=5",
+     "energy.pue=1.2; energy.price_per_hour=2", "reliability.parts=[{}]; reliability.spares=3"],
 )  # fmt: skip
 def test_of_what_has_an_effect_nothing_is_told(setting):
     assert not list(without_effect(scenario(*setting.split("; "))))

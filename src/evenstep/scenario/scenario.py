@@ -30,6 +30,12 @@ SPLITS = (  # fields of `work` without which it would be another job
     *("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel"),
     *("interleaved", "shard_ranks", "micro_batches"),
 )
+#: Fields without any of which a table is not accounted for.
+_NEEDED = {
+    "energy": [f"{state}_watts" for state in ("compute", "communicate", "spin_wait", "node_share")]
+    + ["price_per_hour"],
+    "reliability": ["failures_per_1000_node_days", "parts", "slow_nodes_per_1000_node_days"],
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +85,14 @@ def without_effect(scenario: Scenario) -> Iterator[str]:
         if noise.first_step >= scenario.run.steps:
             yield (f"noise[{index}] has no effect: its first_step is {noise.first_step}, and the "
                    f"last of run.steps is {scenario.run.steps - 1}")  # fmt: skip
+    for place, needs in _NEEDED.items():
+        settings = getattr(scenario, place)
+        given = [n for n in schema.plain(settings) if not schema.no_part_of(settings, n)]
+        if given and not set(given) & set(needs):
+            names = " and ".join(f"{place}.{name}" for name in given)
+            yield f"{names} without effect: give {' or '.join(needs)}"
+    if scenario.cluster.storage_gBps and not scenario.work.input_bytes:
+        yield "cluster.storage_gBps without effect: give work.input_bytes"
 
 
 def load(path: Path, assignments: Sequence[str] = ()) -> Scenario:
@@ -239,7 +253,7 @@ def _check_work(scenario: Scenario) -> None:
         ("strategy.island_ranks", strategy.island_ranks, scenario.ranks, "ranks"),
     ):  # fmt: skip
         if whole % (size or 1):
-            fits = f"; {whole // size * size} would do" if whole > size else ""
+            fits = f"; {max(whole // size, 1) * size} would do"
             raise ConfigError(f"{name} is {size}, which does not divide {whole} {what}{fits}")
     _check_schedule(work)
     if work.kind == "fsdp":
