@@ -1347,26 +1347,37 @@ static double next_on(const Point *p, double now, double *over) {
     return found;
 }
 
+/* How long messages of a train are on the wire between two times. */
+static double time_on(const Point *p, double since, double now) {
+    double start = larger(since - p->begin, 0), end = now - p->begin; /* into the train */
+    if (end <= start) return 0;
+    i32 one = (i32)floor(start / p->period), other = (i32)floor(end / p->period);
+    double into = start - one * p->period, out = end - other * p->period;
+    return other * p->on + smaller(out, p->on) - one * p->on - smaller(into, p->on);
+}
+
+/* Whether trains keep the same pace, and no two have a message on the wire at once. */
+static int take_turns(const Point *p) {
+    for (const Point *q = p->sharer; q; q = q->sharer) {
+        const Point *first = q->begin < p->begin ? q : p, *second = first == q ? p : q;
+        double after = fmod(second->begin - first->begin, first->period);
+        if (fabs(q->period - p->period) > 1e-12 * p->period) return 0;
+        if (after < first->on || after + second->on > first->period) return 0;
+    }
+    return !p->sharer || take_turns(p->sharer);
+}
+
 /* Account for what a message has sent so far beside its trains. */
 static void settle_pairs(World *w, Active *x) {
     const Point *p = x->pair;
-    double now = w->now, since = x->since, on = 0, apart = 0, over = 0;
-    if (now > since && p->sharer) {
+    double now = w->now, since = x->since, on = 0, over = 0;
+    if (now <= since) return;
+    if (take_turns(p))
+        for (const Point *q = p; q; q = q->sharer) on += time_on(q, since, now);
+    else
         for (double at = since, start; (start = next_on(p, at, &over)) < now; at = over)
             on += smaller(over, now) - start;
-        apart = now - since - on;
-    } else if (now > since) {
-        double from = larger(since, p->begin);
-        apart = smaller(now, from) - since;
-        if (now > from) {
-            double start = from - p->begin, end = now - p->begin; /* into the train */
-            i32 one = (i32)floor(start / p->period), other = (i32)floor(end / p->period);
-            double into = start - one * p->period, out = end - other * p->period;
-            on = other * p->on + smaller(out, p->on) - one * p->on - smaller(into, p->on);
-            apart += (now - from) - on;
-        }
-    }
-    x->left -= on * p->beside + apart * p->apart, x->since = now;
+    x->left -= on * p->beside + (now - since - on) * p->apart, x->since = now;
 }
 
 /* The end of a message that is slower while a message of its train is on the wire. */
@@ -1644,9 +1655,9 @@ static void point_start(World *w, Point *p, double begin) {
     Stage *s = p->of->flow->stages[0];
     p->alone = s->bytes[p->message] * p->of->scale / s->narrow[p->message];
     p->begin = begin, p->mode = AWAITING;
-    i32 other = only_companion(w, p);
     int meets = rival_trains(w, p);
-    if (other == -2 || meets == 1) {
+    i32 other = meets == 1 ? -2 : only_companion(w, p);
+    if (other == -2) {
         forget_after(w, p, p->round);
         due_at(w, begin, p);
         return;
@@ -1697,7 +1708,7 @@ static void cut_train(World *w, Point *p) {
 /* Traffic came or went on the links of a train. */
 static void retime_train(World *w, Point *p) {
     int meets = rival_trains(w, p);
-    i32 other = only_companion(w, p);
+    i32 other = meets == 1 ? -2 : only_companion(w, p);
     if (meets == 2 && other != -2) return; /* the others are cut, and this one is asked again */
     if (meets || other == -2) {
         cut_train(w, p);
