@@ -30,23 +30,23 @@ def test_otherwise_nobody_is(work, blocked, step):
 
 
 @pytest.mark.parametrize(
-    ("given", "named"),
+    ("queued", "named"),
     [
-        ((20, 50), []),  # both wait for their loaders: who gets its batch first gains nothing
+        ((20, 50), []),  # both wait for their workers: who gets its batch first gains nothing
         ((5, 50), [1]),  # the other has its batch ready
         ((20, 20), [1]),  # late by own work
         ((0, 0), [1]),
         ((), [1]),
     ],
 )
-def test_who_waits_for_input_as_the_others_do_is_not_late_by_that(given, named):
-    assert late([40, 70], [30, 0], 70, given=given) == named
-    assert (excess([40, 70], given)[1] >= 30) == bool(named)
+def test_who_waits_for_workers_as_the_others_do_is_not_late_by_that(queued, named):
+    assert late([40, 70], [30, 0], 70, queued=queued) == named
+    assert (excess([40, 70], queued, 70)[1] >= 30) == bool(named)
 
 
-def test_who_has_its_batch_ready_is_not_late_for_the_others_waits():
-    """Rank 0 waits 60 for its loader; rank 1, which works 60, does not."""
-    assert excess([90, 90, 90], [60, 25, 60]) == [0, 0, 0]
+def test_who_has_less_to_wait_for_is_not_late_by_own_work_that_nobody_waits_for():
+    """Ranks 0 and 2 wait 60 for their workers; rank 1, which works 35 more, 25."""
+    assert excess([90, 90, 90], [60, 25, 60], 90) == [0, 0, 0]
 
 
 def test_of_two_the_lesser_is_the_usual():

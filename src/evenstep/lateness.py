@@ -11,29 +11,30 @@ import math
 from collections.abc import Sequence
 
 LATE = 0.03  # of a step
-ALIKE = 1 / 3  # of the longest wait for input
+QUEUED = 0.1  # of a step: a shorter wait for a loader's workers is that of a batch that is ready
 FEWEST = 3  # measurements of an interval
 SURE = 4.5  # standard deviations of a normal variable: wrong to either side once in 147,000
 INNER, _NORMAL = 0.8, 1.2816  # share of normal noise that is within so many deviations
 
 
-def measures(work: Sequence[float], given: Sequence[float]) -> list[Sequence[float]]:
+def measures(work: Sequence[float], queued: Sequence[float], step: float) -> list[Sequence[float]]:
     """What a rank's work is compared in; it is late by the least of its excesses.
 
-    `given`: how much of its work each rank waits for its input. Where the shortest of these waits
-    is at least `ALIKE` of the longest, each rank has the pace of its own loader, and who gets its
-    batch first gains nothing: it waits for the next one. There work counts without them, too.
+    `queued`: how much of its work each rank waits for workers of its loader. Where all do, for
+    `QUEUED` of the step or more, each has the pace of its own workers, who do not wait for it: who
+    gets its batch first gains nothing. There work counts without these waits, too.
     """
-    if max(given, default=0) <= 0 or min(given) < ALIKE * max(given):
+    if min(queued, default=0) < QUEUED * step or step <= 0:
         return [work]
-    return [work, [each - wait for each, wait in zip(work, given, strict=True)]]
+    return [work, [each - wait for each, wait in zip(work, queued, strict=True)]]
 
 
-def excess(work: Sequence[float], given: Sequence[float] = ()) -> list[float]:
+def excess(work: Sequence[float], queued: Sequence[float] = (), step: float = 0) -> list[float]:
     """Each rank's work above the median rank's (of an even number, the lower middle), by the least
     of its `measures`."""
-    usual = [sorted(each)[(len(work) - 1) // 2] for each in measures(work, given) if len(work)]
-    both = zip(*measures(work, given), strict=True)
+    compared = measures(work, queued, step)
+    usual = [sorted(each)[(len(work) - 1) // 2] for each in compared if len(work)]
+    both = zip(*compared, strict=True)
     return [min(one - by for one, by in zip(each, usual, strict=True)) for each in both]
 
 
@@ -42,17 +43,17 @@ def late(
     blocked: Sequence[float],
     step: float,
     *,
-    given: Sequence[float] = (),
+    queued: Sequence[float] = (),
     threshold: float = LATE,
 ) -> list[int]:
     """Indices of the late ranks; none where they would be more than half of all.
 
-    `work`, `given` (see `measures`) and `blocked` are per rank and step, in the unit of `step`.
+    `work`, `queued` (see `measures`) and `blocked` are per rank and step, in the unit of `step`.
     Beside the latest rank only those count that are late by half as much or more.
     """
     if len(work) < 2 or step <= 0:
         return []
-    above, ordered = excess(work, given), sorted(blocked)
+    above, ordered = excess(work, queued, step), sorted(blocked)
     calm = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
     least = max(max(above) / 2, threshold * step)
     found = [i for i, by in enumerate(above) if by >= least and blocked[i] <= calm]

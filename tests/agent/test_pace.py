@@ -113,6 +113,16 @@ def test_a_rank_is_not_called_late_for_the_time_it_had_no_core(recorder, sleeps)
     assert (row.work_ns, row.ready_ns) == (30 * MS, 20 * MS)
 
 
+@pytest.mark.parametrize(("workers", "queued_ns"), [(2, 20 * MS), (0, 0), (None, 0)])
+def test_input_is_a_wait_for_workers_where_there_are_some(recorder, sleeps, workers, queued_ns):
+    recorder.loader_workers = workers
+    phases = [0] * len(Phase)
+    phases[Phase.INPUT] = 20 * MS
+    closed = closed_step(recorder, 0, 10**9, 10**9 + 100 * MS, phases)
+    row, _, _ = host(recorder).after_step(closed)
+    assert row.queued_ns == queued_ns
+
+
 def test_a_collective_without_an_end_tells_nothing(recorder):
     pace = host(recorder)
     recorder.collective(10**9, GroupState(1, "u", (0, 1), 0), Op.ALL_REDUCE, 8, 8, 0, -1, 1)

@@ -67,21 +67,21 @@ def test_the_mean_wait_is_of_the_steps_where_it_could_be_told():
     assert (made.wait_ns, made.waits_known) == (15, 2)
 
 
-def test_input_and_waits_for_a_core_are_means():
+def test_waits_for_workers_and_for_a_core_are_means():
     made = summarize(
         [StepRow(9, 5, 0, 0, 5, None, *each) for each in ((2, 1), (4, 3))], rank=0, end=2
     )
-    assert (made.input_ns, made.ready_ns) == (3, 2)
+    assert (made.queued_ns, made.ready_ns) == (3, 2)
 
 
 def test_loaders_that_are_all_slow_make_no_rank_late():
     """Of a step of 95 ms rank 0 waits 25 for its batch, and rank 1, whose comes later, 70."""
     reports = [
-        report(0, work=50)._replace(input_ns=25 * MS),
-        report(1, work=95)._replace(input_ns=70 * MS),
+        report(0, work=50)._replace(queued_ns=25 * MS),
+        report(1, work=95)._replace(queued_ns=70 * MS),
     ]
     assert latest_rank(reports, threshold=0.1) is None
-    one_slow = [reports[0]._replace(input_ns=MS), reports[1]]
+    one_slow = [reports[0]._replace(queued_ns=MS), reports[1]]
     assert latest_rank(one_slow, threshold=0.1).rank == 1
 
 

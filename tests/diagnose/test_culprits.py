@@ -94,6 +94,17 @@ def test_a_loader_that_stalls_now_and_then_is_its_ranks_though_all_hand_batches_
     assert finding.severity == pytest.approx(disturbed.injected_share(), rel=0.1)
 
 
+@pytest.mark.parametrize(("workers", "named"), [(2, ()), (0, (1,)), (None, (1,))])
+def test_of_loaders_with_workers_that_are_all_slow_the_last_is_no_culprit(workers, named):
+    """Rank 0 waits 20 ms for its batch, and rank 1, whose comes later, 60: workers do not wait for
+    the step, so that rank 0's next batch would not come sooner without rank 1."""
+    trace = World(ranks=2, input_ns=20 * MS).slow(1, Phase.INPUT, 40 * MS).trace()
+    for info in trace.ranks.values():
+        info.facts["loader_workers"] = workers
+    finding = diagnose(trace).findings[0]
+    assert (finding.mode, tuple(finding.where.ranks)) == ("input_pipeline", named)
+
+
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_slow_worker_of_one_rank_is_not_a_slow_input_of_all(ranks, worst):
     """Every other batch of rank 1 comes 80 ms late; between them any rank is the last by chance."""

@@ -202,8 +202,12 @@ class Notes:
     def __init__(self):
         self.words, self.ident, self.sampled, self.manual = [0] * 64, threading.get_ident(), True, 0
         self.event_cost = OwnCost(memoryview(bytearray(16)).cast("Q"), 0)
-        self.events, self.told = 0, []
-        self.clock = self
+        self.events, self.told, self.facts = 0, [], []
+        self.clock = self.spool = self
+        self.loader_workers = None
+
+    def add_fact(self, key, value):
+        self.facts.append((key, value))
 
     def __getattr__(self, name):
         return name  # what a clock would do, by its name
@@ -224,6 +228,13 @@ def notes():
     yield made
     hooks.remove()
     assert hooks.armed is False
+
+
+def test_the_fewest_workers_of_any_loader_are_noted(notes):
+    samples = [torch.ones(2)] * 3
+    for workers in (2, 2, 0, 1):
+        iter(torch.utils.data.DataLoader(samples, num_workers=workers))
+    assert notes.facts == [("loader_workers", 2), ("loader_workers", 0)]
 
 
 def test_what_training_does_is_told_as_it_comes(notes):

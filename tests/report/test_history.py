@@ -51,6 +51,9 @@ def test_a_price_replaces_rank_hours():
 def test_columns_are_explained_with_what_they_count():
     text = " ".join(shown([run_of("one", unit="sample")]).split())
     assert "rank-h/1000: rank-hours per 1,000 samples; J: joules per sample" in text
+    mixed = shown([run_of("one"), run_of("two", unit="sample", progress=80.0)])
+    assert "rank-h/1000: rank-hours per 1,000 steps" in mixed
+    assert [line.split()[-2] for line in mixed.splitlines()[1:3]] == ["12,300", "98,800"]
     assert "cost/1000: cost per 1,000 steps" in shown([run_of("one", cost_per_unit=2.5)])
 
 

@@ -160,6 +160,18 @@ def test_input_and_pauses_stand_out(watched, run):
     assert found["runtime_jitter"].ranks == (1,)
 
 
+@pytest.mark.parametrize("workers", [2, 0])
+def test_who_waits_for_its_workers_as_the_others_do_is_not_late(watched, run, workers):
+    for rank in range(2):
+        live = LiveRank(run, rank, world=2).steps(
+            40, own_ms=60 + 30 * rank, input_ms=20 + 30 * rank
+        )
+        live.spool.add_fact("loader_workers", workers)
+    modes = [finding.mode for finding in watched.look().findings]
+    assert ("straggler" in modes) == (workers == 0)
+    assert "input_pipeline" in modes
+
+
 def test_a_rank_that_never_came_is_told_from_those_that_wait_for_it(watched, run):
     ranks = job(run)
     watched.look()

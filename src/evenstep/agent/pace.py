@@ -79,7 +79,7 @@ class PaceHost:
         work_ns = max(own_ns - closed.used.run_delay_ns, 0)
         row = StepRow(
             step_ns, work_ns, wait.total_ns, delay_ns, entry_ns, first,
-            closed.phase_ns[Phase.INPUT], own_ns - work_ns,
+            closed.phase_ns[Phase.INPUT] if self._recorder.loader_workers else 0, own_ns - work_ns,
         )  # fmt: skip
         return row, wait, decision
 

@@ -43,6 +43,7 @@ SHAPES: dict[str, Any] = {
         every=Annotated[int, msgspec.Meta(ge=1)],
     ),
     "left": _object(by=str, frames=list[str]),  # where sys.exit or os._exit was called
+    "loader_workers": int,  # the fewest of any DataLoader
     "locality": dict[str, Any],
     "pace": dict[str, Any],
     # what pacing did

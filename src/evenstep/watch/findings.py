@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from evenstep import lateness
+from evenstep.trace.columns import Array
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.layout import Phase
-from evenstep.watch.frame import LiveFinding, lateness_ns
+from evenstep.watch.frame import LiveFinding, lateness_ns, queued_ns
 from evenstep.watch.run import FollowedRun, SeenRank
 from evenstep.watch.window import FEWEST_STEPS, WINDOW_STEPS, RankWindow
 from evenstep.words import duration, how_ended, percent, printable
@@ -113,12 +114,10 @@ def _late(run: FollowedRun) -> Iterator[LiveFinding]:
     window = run.window
     if not len(window.counts) or window.counts.min() < lateness.FEWEST:
         return
-    late, step_ns = lateness_ns(window), float(np.median(window.step_ns))
-    work, blocked, given = (
-        each.tolist() for each in (window.work_ns, window.sync_ns, window.input_ns)
-    )
-    chosen = lateness.late(work, blocked, step_ns, given=given)
-    if chosen and _is_certain(window, chosen):
+    late, step_ns = lateness_ns(run), float(np.median(window.step_ns))
+    work, blocked = window.work_ns.tolist(), window.sync_ns.tolist()
+    chosen = lateness.late(work, blocked, step_ns, queued=queued_ns(run))
+    if chosen and _is_certain(window, late, chosen):
         largest = float(late.max())
         ranks = tuple(int(rank) for rank in window.ranks[chosen])
         verb = "is" if len(ranks) == 1 else "are"
@@ -127,11 +126,11 @@ def _late(run: FollowedRun) -> Iterator[LiveFinding]:
         yield LiveFinding("straggler", ranks, largest / step_ns, text)
 
 
-def _is_certain(window: RankWindow, chosen: Sequence[int]) -> bool:
+def _is_certain(window: RankWindow, late: Array, chosen: Sequence[int]) -> bool:
     mine = np.isin(np.arange(len(window.ranks)), chosen)
     error = np.hypot(window.error_ns[mine], window.error_ns[~mine].max(initial=0.0))
     sure = lateness.student(int(window.counts.min()) - 1)
-    least = lateness_ns(window)[mine] - sure * error
+    least = late[mine] - sure * error
     return bool((least > lateness.LATE * np.median(window.step_ns)).all())
 
 

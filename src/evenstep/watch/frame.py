@@ -175,16 +175,23 @@ def _step_time(latest: Array) -> StepTimes:
     }
 
 
-def lateness_ns(window: RankWindow) -> Array:
+def lateness_ns(run: FollowedRun) -> Array:
     """Return each rank's work above the median rank's (of two ranks: the smaller), per step."""
-    if not len(window.ranks):
-        return np.zeros(0)
-    return np.array(lateness.excess(window.work_ns.tolist(), window.input_ns.tolist()))
+    window = run.window
+    step_ns = float(np.median(window.step_ns)) if len(window.ranks) else 0.0
+    return np.array(lateness.excess(window.work_ns.tolist(), queued_ns(run), step_ns))
+
+
+def queued_ns(run: FollowedRun) -> list[float]:
+    """Return each rank's wait per step for workers of its loader; 0 where it loads itself."""
+    own = {state.rank for state in run.states if not state.facts.get("loader_workers")}
+    waits = run.window.phase_ns[:, int(Phase.INPUT)] * ~np.isin(run.window.ranks, list(own))
+    return [float(wait) for wait in waits]
 
 
 def _rows(run: FollowedRun, shares: Array) -> list[RankRow]:
     place = {int(rank): index for index, rank in enumerate(run.window.ranks)}
-    late = lateness_ns(run.window)
+    late = lateness_ns(run)
 
     def weight(state: SeenRank) -> tuple[bool, float, int]:
         index = place.get(state.rank)

@@ -30,7 +30,7 @@ from evenstep.watch.run import FollowedRun, LiveRun, SeenRank, read_request
 from evenstep.watch.window import RankWindow, StepTable, merge_steps, rank_window
 
 FOLDER = "live"
-FACTS = ("pace", "pacing", "failure")  # of a rank that are passed on
+FACTS = ("pace", "pacing", "failure", "loader_workers")  # of a rank that are passed on
 
 
 @dataclass(frozen=True, slots=True)

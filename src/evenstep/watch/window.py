@@ -35,10 +35,6 @@ class RankWindow:
     last_step: Array
     counts: Array  # number of steps of each rank
 
-    @property
-    def input_ns(self) -> Array:
-        return self.phase_ns[:, int(Phase.INPUT)]
-
     @classmethod
     def merged(cls, windows: Sequence[RankWindow]) -> RankWindow:
         columns = {

@@ -153,8 +153,9 @@ def _window(reports: Sequence[WindowReport], late: Late | None) -> _Window:
 def _excess(work: Sequence[int], reports: Sequence[WindowReport]) -> list[float]:
     """Each rank's work above the median of the others: by the median of all, the middle rank would
     never differ."""
-    given = [report.input_ns for report in reports]
-    each = [(one, sorted(one)) for one in lateness.measures(work, given)]
+    queued, step_ns = zip(*((report.queued_ns, report.step_ns) for report in reports), strict=True)
+    compared = lateness.measures(work, queued, max(step_ns))
+    each = [(one, sorted(one)) for one in compared]
     return [
         min(one[i] - _of_others(order, one[i]) for one, order in each) for i in range(len(work))
     ]

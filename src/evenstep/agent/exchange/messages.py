@@ -40,7 +40,7 @@ class WindowReport(NamedTuple):
     first_bytes: int
     first_low_ns: int  # quantiles of its time in flight: 10 and 90 %
     first_high_ns: int
-    input_ns: int = 0  # mean wait for input, a part of work_ns
+    queued_ns: int = 0  # mean wait for workers of a loader, a part of work_ns
     ready_ns: int = 0  # mean wait for a core, beside work_ns
     #: 1: a single step, shifted: from the first collective of a step to that of the next, which has
     #: only begun.
@@ -98,7 +98,7 @@ class StepRow(NamedTuple):
     delay_ns: int
     entry_ns: int  # own work between the last collective and the next: the pacer's u_i
     first: FirstCollective | None = None
-    input_ns: int = 0
+    queued_ns: int = 0
     ready_ns: int = 0
 
 
@@ -119,7 +119,7 @@ def summarize(rows: Sequence[StepRow], *, rank: int, end: int, begun: int = 0) -
         first_op=firsts[0].op if firsts else -1, first_bytes=firsts[0].nbytes if firsts else 0,
         first_low_ns=firsts[last // 10].in_flight_ns if firsts else 0,
         first_high_ns=firsts[(9 * last + 9) // 10].in_flight_ns if firsts else 0,
-        input_ns=sum(row.input_ns for row in rows) // len(rows),
+        queued_ns=sum(row.queued_ns for row in rows) // len(rows),
         ready_ns=sum(row.ready_ns for row in rows) // len(rows), begun=begun,
     )  # fmt: skip
 
@@ -137,14 +137,14 @@ def latest_rank(reports: Sequence[WindowReport], *, threshold: float) -> Late | 
     """The rank that is late by more than `threshold` of a step (see `evenstep.lateness`)."""
     if len(reports) < 2:
         return None
-    work, given = zip(*((report.work_ns, report.input_ns) for report in reports), strict=True)
+    work, queued = zip(*((report.work_ns, report.queued_ns) for report in reports), strict=True)
     step_ns = max(report.step_ns for report in reports)
     blocked = _waits_of_ranks(reports)
-    places = lateness.late(work, blocked, step_ns, given=given, threshold=threshold)
+    places = lateness.late(work, blocked, step_ns, queued=queued, threshold=threshold)
     if not places:
         return None
     latest = max(places, key=lambda place: work[place])
-    excess_ns = int(max(lateness.excess(work, given)))
+    excess_ns = int(max(lateness.excess(work, queued, step_ns)))
     waiting = sum(each >= excess_ns // 2 for i, each in enumerate(blocked) if i != latest)
     slowest = reports[latest]
     return Late(slowest.rank, excess_ns, excess_ns / slowest.step_ns, waiting)

@@ -171,6 +171,7 @@ class Recorder:
     def __init__(self, spool: Spool, compiled: Compiled | None = None) -> None:
         now = monotonic_ns()
         self.spool = spool
+        self.loader_workers: int | None = None  # the fewest of any DataLoader; None without one
         self._stack = PhaseStack(spool, None if compiled is None else compiled.words)
         self.words = self._stack.words
         self._clock = StepClock(self._stack, now)

@@ -29,6 +29,8 @@ def input_pipeline(case: Case) -> list[Finding]:
     """Ranks with late batches, beside the input that all ranks have; or the input of all, where no
     few of them cost much of it."""
     some, loading = _late_batches(case), case.grid.phase_ns[Phase.INPUT]
+    if _queued(case, loading) and (everybody := _all_waiting(case, loading)):
+        return everybody
     few = bool(some) and 2 * len(some[0].where.ranks) <= len(case.grid.ranks)
     turns = bool(some) and not few and some[0].when.pattern != "chronic"
     everybody = _all_waiting(case, loading) if turns or _alike(case, loading) else []
@@ -95,6 +97,18 @@ def _alike(case: Case, loading: Array) -> bool:
     waits = np.median((loading + case.delays.late_ns[Cause.WORK])[loaded][:, loads], axis=0)
     longest = np.median(loading[loaded], axis=0).max()
     return bool(waits.min() >= MOST * max(longest, 1.0))
+
+
+def _queued(case: Case, loading: Array) -> bool:
+    """Whether all ranks that load wait for workers of their loaders in most steps, the least for
+    more than a ready batch takes: each has the pace of its own workers, which do not wait for it,
+    and who gets its batch last delays nobody."""
+    loads = _loading(loading)
+    workers = (
+        case.trace.ranks[rank].facts.get("loader_workers") for rank in case.grid.ranks[loads]
+    )
+    waits = np.median(loading[:, loads], axis=0) / max(np.median(case.step_ns), 1.0)
+    return bool(loads.any()) and all(workers) and bool(waits.min() >= MINOR)
 
 
 def _loading(values: Array) -> Array:

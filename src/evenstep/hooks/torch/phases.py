@@ -138,7 +138,7 @@ class PhaseHooks:
 
         begins = self._notes(self._clock.input_begins)
         self._around(dataloader._BaseDataLoaderIter, "__next__", begins, self._input_out)
-        self._around(dataloader.DataLoader, "__iter__", begins, lambda _: self._input_out(None))
+        self._around(dataloader.DataLoader, "__iter__", begins, self._loader_out)
 
     def _forwards(
         self, module: str, name: str, before: str, after: str, at: int, awaits_all: bool
@@ -185,6 +185,14 @@ class PhaseHooks:
     def _input_out(self, batch: Any) -> None:
         now_ns = monotonic_ns()
         self._recorder.note((self._clock.input_ends, now_ns, batch_length(batch)))
+
+    def _loader_out(self, batches: Any) -> None:
+        """A loader begins anew; note whether workers load ahead of the script, for all loaders."""
+        self._input_out(None)
+        workers, recorder = int(getattr(batches, "_num_workers", 0)), self._recorder
+        if recorder.loader_workers is None or workers < recorder.loader_workers:
+            recorder.loader_workers = workers
+            recorder.spool.add_fact("loader_workers", workers)
 
     def _forward(self, module: Any, awaits_all: bool = False) -> None:
         """A forward begins; backward may follow in eval mode as well, as in fine-tuning."""

@@ -164,10 +164,11 @@ def _lines(found: History) -> Iterator[str]:
     head += f"{'good':>6}"
     priced = any(run.cost_per_unit is not None for run in found.runs)
     yield f"{head}{'cost/1000' if priced else 'rank-h/1000':>12}{'J':>8}"
+    units = {run.unit for run in found.runs}
+    unit = "step" if len(units) > 1 else "".join(units)  # numbers below each other are of one unit
     for run in found.runs:
-        yield _row(run)
+        yield _row(run, run.progress / max(run.steps, 1) if run.unit != unit else 1.0)
         yield from _culprit(run)
-    unit = " or ".join(sorted({run.unit for run in found.runs}))
     cost = "cost/1000: cost" if priced else "rank-h/1000: rank-hours"
     yield from PLAIN.wrap(f"{cost} per 1,000 {unit}s; J: joules per {unit}; good: goodput")
     for workload in found.workloads:
@@ -183,16 +184,17 @@ def _lines(found: History) -> Iterator[str]:
     yield from PLAIN.items(found.limits)
 
 
-def _row(run: PastRun) -> str:
+def _row(run: PastRun, units: float) -> str:
+    """The row of a run; costs are of so many of its units of progress."""
     started = datetime.fromtimestamp(run.started_s, timezone.utc).strftime("%y%m%d-%H%M%S")
     started = started if run.started_s > SIMULATED_S else "simulated"
-    energy = "" if run.joules_per_unit is None else number(run.joules_per_unit)
+    energy = "" if run.joules_per_unit is None else number(units * run.joules_per_unit)
     cv = "" if run.cv is None else percent(run.cv)
     hours = run.rank_hours_per_unit if run.cost_per_unit is None else run.cost_per_unit
     name = _short(run.name, NAME)
     line = f"{name:<{NAME}}{started:>14}{run.ranks:>6}{run.attempts:>6}{duration(run.step_ns):>9}"
     good = percent(run.goodput["share"]).replace(" ", "") if run.goodput else ""
-    return f"{line}{cv:>7}{good:>6}{number(1000 * hours):>12}{energy:>8}".rstrip()
+    return f"{line}{cv:>7}{good:>6}{number(1000 * units * hours):>12}{energy:>8}".rstrip()
 
 
 def _culprit(run: PastRun) -> Iterator[str]:
