@@ -7,6 +7,7 @@ import pytest
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.modes.scaling_collapse import diagnose_together
 from evenstep.diagnose.predict.scaling import scaling_point
+from evenstep.report.terminal import brief
 from tests.diagnose.synthetic import MS, World
 
 
@@ -46,7 +47,7 @@ def test_past_the_knee_fewer_ranks_are_recommended(falling):
     scaling = falling.summary["scaling"]
     assert scaling["recommended_ranks"] < 32
     assert falling.findings[0].options[0].action.startswith("use about")
-    assert "Beyond about" in falling.verdict
+    assert "More ranks than about" in falling.verdict
 
 
 def test_runs_that_scale_have_no_finding():
@@ -70,9 +71,12 @@ def test_runs_of_one_size_say_nothing_about_scaling():
     assert together.limits == ["the runs are all of one size: nothing can be said about scaling"]
 
 
-def test_runs_of_different_scripts_are_told():
+def test_runs_of_different_scripts_are_told_and_make_no_curve():
     one, other = runs(world(4), command=["a.py"]), runs(world(8), command=["torchrun", "b.py"])
     together = diagnose_together([*one, *other])
+    assert (together.findings, together.summary["scaling"]) == ([], None)
+    head = "No scaling to judge: the runs are of different scripts: a.py, b.py"
+    assert brief.render(together, width=80, color=False).startswith(head)
     assert "the runs are of different scripts: a.py, b.py" in together.limits
 
 

@@ -105,7 +105,7 @@ def test_several_runs_show_how_throughput_scales() -> None:
     summary = {"verdict": "It scales.", "steps": 9, "ranks": 16, "scaling": CURVE}
     text = terminal.render(Diagnosis({}, summary, []), width=80, color=False)
     assert re.search(r"weak scaling\n +ranks +throughput +efficiency +law\n +8 +800 ", text)
-    assert " - worth using: 12 ranks" in text
+    assert " - ranks worth using: 12" in text
     assert max(map(len, text.splitlines())) <= 80
 
 

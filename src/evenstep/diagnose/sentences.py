@@ -197,6 +197,8 @@ def verdict(findings: Sequence[Finding], summary: Mapping[str, Any], fabric: str
     part of the fabric."""
     if not findings and not summary.get("steps"):
         return Verdict(NOTHING, "", fabric=fabric)
+    if not summary.get("scaling", True):  # of runs that make no curve
+        return Verdict(words.capital(summary["verdict"]), "", fabric=fabric)
     worst = max((finding.severity for finding in findings), default=0.0)
     if worst < NAMED and not (findings and findings[0].mode in TERMINAL):
         found = _healthy(findings, summary)

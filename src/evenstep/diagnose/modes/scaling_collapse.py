@@ -93,16 +93,19 @@ def diagnose_together(points: Sequence[ScalingPoint]) -> Diagnosis:
     """The diagnosis of runs of several sizes: how throughput scales, and up to which size it pays.
 
     The summary's `scaling` has the curve; its other numbers are those of the largest run. Runs
-    without a finished step, and runs that are all of one size, leave only a line in `limits`.
+    without a finished step, of one size or of several scripts leave only a line in `limits`.
     """
     run = {"runs": [one.run for one in points]}
     usable = sorted((one for one in points if len(one.step_ns)), key=lambda one: one.ranks)
     unfinished = len(points) - len(usable)
     limits = [f"runs without a finished step: {unfinished}"] if unfinished else []
-    sizes = len({one.ranks for one in usable})
-    if sizes < 2:
-        limits.append("the runs are all of one size: nothing can be said about scaling")
-        return Diagnosis(run, _summary(usable, None, "no scaling to judge"), [], limits)
+    sizes, scripts = len({one.ranks for one in usable}), [one.script for one in usable]
+    alike = ["the runs are all of one size: nothing can be said about scaling"] * (sizes < 2)
+    apart = alike or differences(scripts, [one.bytes_per_rank for one in usable])
+    limits += apart
+    if alike or len({*scripts} - {""}) > 1:
+        summary = _summary(usable, None, f"no scaling to judge: {apart[0]}")
+        return Diagnosis(run, summary, [], limits)
     kind = kind_of(usable)
     unit, amounts = _amounts(usable, kind)
     means = np.array([float(one.step_ns.mean()) for one in usable])
@@ -111,11 +114,9 @@ def diagnose_together(points: Sequence[ScalingPoint]) -> Diagnosis:
     worst = [one for one in usable[-1].diagnosis.findings if one.severity >= NAMED]
     largest = max(worst, key=lambda one: one.severity, default=None)
     findings = collapse(measured, unit, largest)
-    scripts, moved = [one.script for one in usable], [one.bytes_per_rank for one in usable]
-    limits += [*differences(scripts, moved), *_limits(usable, sizes, kind)]
+    limits += _limits(usable, sizes, kind)
     scaling = {"kind": kind, **describe(measured, unit)}
-    verdict = _verdict(measured, findings)
-    return Diagnosis(run, _summary(usable, scaling, verdict), findings, limits)
+    return Diagnosis(run, _summary(usable, scaling, _verdict(measured, findings)), findings, limits)
 
 
 def _amounts(points: Sequence[ScalingPoint], kind: str | None) -> tuple[str, Array]:
@@ -163,10 +164,7 @@ def describe(measured: Curve, unit: str) -> dict[str, Any]:
         "law": {
             "name": "universal scalability law",
             "rate_of_one_rank": law.rate,
-            **{
-                name: measured.interval(name)
-                for name in ("contention", "coherency", "peak", "knee")
-            },
+            **{key: measured.interval(key) for key in ("contention", "coherency", "peak", "knee")},
         },
         "shapes": [one._asdict() for one in stretches(measured)],
         "last_doubling": doubling and doubling._asdict(),
@@ -193,5 +191,5 @@ def _verdict(measured: Curve, findings: Sequence[Finding]) -> str:
     if not findings:
         return f"{start}: it scales."
     fewer = measured.recommended
-    advice = f" Beyond about {fewer:,} ranks more are not worth their cost." if fewer else ""
+    advice = f" More ranks than about {fewer:,} are not worth their cost." if fewer else ""
     return f"{start}. Why: {findings[0].cause.partition(';')[0]}.{advice}"

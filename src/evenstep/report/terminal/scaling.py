@@ -136,7 +136,7 @@ def measured_notes(scaling: Mapping[str, Any]) -> Iterator[str]:
         first, second = last["ranks"]
         yield f"from {first:,} to {second:,} ranks throughput grows by {percent(last['gain'])}"
     if scaling.get("recommended_ranks"):
-        yield f"worth using: {scaling['recommended_ranks']:,} ranks"
+        yield f"ranks worth using: {scaling['recommended_ranks']:,}"
 
 
 def _ranks(found: Mapping[str, Any]) -> str:
