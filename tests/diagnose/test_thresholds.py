@@ -196,3 +196,10 @@ def test_the_level_of_a_drift_is_known_nearly_as_well_as_one_that_stays():
     ramp = np.linspace(0, 20, 64)[:, None]
     error = error_of_median(ramp + 0.01 * np.random.default_rng(1).standard_normal((64, 3)))
     assert error == pytest.approx(1.85 * np.sqrt(np.pi / 2) / 8, rel=0.1)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_the_error_of_a_median_of_few_steps_is_a_number(steps):
+    values = np.arange(3.0 * steps).reshape(steps, 3) ** 2
+    assert np.isfinite(error_of_median(values)).all()

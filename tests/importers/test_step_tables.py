@@ -966,3 +966,10 @@ def test_a_total_that_mlflow_has_beside_the_time_of_a_step_is_none_of_it(tracked
 def test_a_rate_in_a_group_is_no_duration(opened):
     with pytest.raises(EvenstepError, match="nothing to read"):
         opened("step,train/steps/sec\n" + "".join(f"{at},3.5\n" for at in range(1, 8)))
+
+
+def test_a_latency_of_an_iteration_on_a_rank_is_its_step(opened):
+    trace = opened("Rank,Iteration,Latency\n0,0,0.12\n0,1,0.13\n1,0,0.22\n1,1,0.23\n")
+    rows = trace.of_kind(Kind.STEP)
+    assert set(trace.ranks) == {0, 1}
+    assert ((rows.exit_ns - rows.enter_ns) / 1e9).max() == pytest.approx(0.23)

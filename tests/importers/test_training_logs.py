@@ -875,6 +875,18 @@ def test_times_since_a_line_of_the_same_second_are_of_the_steps_since_it(opened)
     assert set(seconds_of(opened(text)).values()) == {0.004}
 
 
+def test_a_bar_after_a_word_of_loading_is_of_the_training(opened):
+    text = "".join(f"Loading done, Epoch 1: {bar(at, 60, at * 1.5)}" for at in range(1, 61))
+    assert list(seconds_of(opened(text)).values()) == pytest.approx([1.5] * 2, 0.04)
+    with pytest.raises(EvenstepError, match="in no format"):
+        opened(text.replace("Epoch 1", "Loading weights"))
+
+
+def test_the_unit_of_a_step_goes_before_a_bare_number(opened):
+    text = "".join(f"step {at}: step_time: 35{at}.0 ms/it, more\n" for at in (1, 2))
+    assert seconds_of(opened(text)) == {1: 0.351, 2: 0.352}
+
+
 @pytest.mark.parametrize("tag", ["", "(WorkerDict pid=7) "])
 def test_a_bar_of_another_work_than_training_is_no_step(opened, tag):
     prompts = "".join(f"{tag}Processed prompts: {bar(at, 128, at * 4)}" for at in range(1, 120))

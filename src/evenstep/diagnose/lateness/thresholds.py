@@ -119,7 +119,8 @@ def usual_lateness(excess: Array, steady: Array) -> Array:
 def error_of_median(values: Array) -> Array:
     """Standard error of each column's median, were its scatter about the usual value near each step
     normal and correlated over steps, but for trends, as it mostly is in all columns. (ranks,)."""
-    steps = len(values)
+    if (steps := len(values)) < 3:  # a trend leaves them no scatter that could be correlated
+        return np.asarray(_spread(values) * np.sqrt(np.pi / 2 / steps))
     apart, turns = values - values.mean(axis=0), np.arange(steps) - (steps - 1) / 2
     apart -= np.outer(turns, turns @ apart / (turns @ turns))
     length = max(min(BLOCK_STEPS, steps // FEWEST), 1)

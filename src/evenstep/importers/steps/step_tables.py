@@ -72,7 +72,7 @@ DAY_S = 86_400.0
 LARGEST = float(1 << 53)  # whole numbers that a float64 tells apart
 _STEP_TIME = re.compile(
     r"^(?:(?:train )?(?:step|iter|iteration|batch|global step)s? (?:time|duration|timing)s?"
-    r"|(?:time|seconds) per (?:step|iter|iteration|batch)|end to end|duration"
+    r"|(?:time|seconds) per (?:step|iter|iteration|batch)|end to end|duration|latency"
     r"|elapsed time per iteration|time this iter|seconds|train step timing(?: in)?)$"
 )
 _STEP = re.compile("step|iter|iteration|batch")  # whose durations have a unit of their own

@@ -166,7 +166,7 @@ _PAIR = re.compile(
     r"((?:(?<!per )(?i:step|iter(?:ation)?|batch) )?[A-Za-z][\w/]{0,60})(?: \(t\))?"
     r"(?:['\"]?[:=]\s{0,4}['\"]?|\s{1,4}(?=[\d.]{1,12}\s?\(\s{0,4}[\d.]))"
     r"(\d+(?:\.\d+)?(?:e[-+]?\d+)?)(?: ?([mu]?s|sec)\b)?"
-    r"(?![\w.%/]| (?:min(?:ute)?s?|milli\w+|h(?:ours?)?)\b(?![:=]))"
+    r"(?![\w.%/]| ?(?:[mu]?s|sec)/| (?:min(?:ute)?s?|milli\w+|h(?:ours?)?)\b(?![:=]))"
 )
 
 
@@ -185,7 +185,7 @@ def _parts(text: str) -> dict[int, float]:
 _VALUE = r"(?P<value>\d+(?:\.\d+)?(?:e[-+]?\d+)?) ?"
 #: A number whose unit is of a step: `0.3 sec/batch`, `22 ms/it`, `4.2 steps/s`.
 _EACH = re.compile(
-    rf"(?:^|[,;(|]|\b(?:time|latency|speed)\b)\W{{0,3}}{_VALUE}(?:(?P<unit>[mu]?)s(?:ec)?/"
+    rf"(?:^|[,;(|]|(?:time|latency|speed)\b)\W{{0,3}}{_VALUE}(?:(?P<unit>[mu]?)s(?:ec)?/"
     r"(?:step|batch|iter|it)|(?P<rate>step|batche|iter|it)s?/s(?:ec)?)\b"
 )
 #: What a line says of the step in one before it: `per step time: 936 ms`, `global_step/sec: 1.5`.
@@ -309,7 +309,8 @@ KINDS = {
         r"<mean>(?P<unit>[mu]?)s/step"),
     # `12%|█▏  | 12/100 [00:14<01:46,  1.21s/it]`, but not of what goes before steps, or is in them
     BAR: _kind("%|",
-        r"^(?![^%|]{0,160}\b(?:Processed|Generating|Loading|Downloading|Tokenizing|Map)\b[^%|]*%\|)"
+        r"^(?![^%|]{0,160}\b(?:Processed|Generating|Loading|Downloading|Tokenizing|Map)\b[^%|:,;.]*:"
+        r"? *\d+%\|)"
         r".{0,16000}?\d{1,3}%\|[^|]{0,200}\|\s{0,4}(?P<step>[1-9]\d{0,8})/<steps> "
         r"\[(?:(?P<h>\d{1,4}):)?(?P<m>\d\d):(?P<sec>\d\d)<[^\]]{0,60}(?:s/it|it/s)"),
 }  # fmt: skip
