@@ -26,12 +26,14 @@ def operations(draw):
             enter = draw(st.integers(1, 50))
             leave = draw(st.just(0) | st.integers(1, 20).map(lambda took, at=enter: at + took))
             flags = draw(st.sampled_from([0, 0, 0, FAILED, DEVICE, DEVICE | SEEN]))
-            rows.append((rank, number // 2, number % 2, int(op), root, enter, leave, flags))
+            there = draw(st.integers(0, 20))  # how long on the device, 0: not known
+            rows.append((rank, number // 2, number % 2, int(op), root, enter, leave, flags, there))
     return rows
 
 
 def trace_from(rows):
     names = ("rank", "group", "group_seq", "op", "peer_or_root", "enter_ns", "exit_ns", "flags")
+    names = (*names, "device_exit_ns")
     columns = dict(zip(names, np.array(rows).T, strict=True))
     events = table({**columns, "kind": np.full(len(rows), int(Kind.COLLECTIVE))})
     return trace_of(events, {0: "a", 1: "a", 2: "b", 3: "c"})
@@ -40,10 +42,11 @@ def trace_from(rows):
 def counted(rows, together):
     """Of each operation and clock (base, latest entry, earliest exit, shortest), by the rules."""
     found, begun = {}, {}
-    for rank, group, number, op, root, enter, leave, flags in rows:
+    for rank, group, number, op, root, enter, leave, flags, there in rows:
         everybody = op in (Op.ALL_REDUCE, Op.BARRIER)
         rooted = op in (Op.BROADCAST, Op.SCATTER, Op.REDUCE, Op.GATHER)
-        stamped = not flags & DEVICE or (bool(flags & SEEN) and not together)
+        seen = bool(flags & SEEN) and there <= leave - enter  # else when it was issued
+        stamped = not flags & DEVICE or (seen and not together)
         if not leave or flags & FAILED or not stamped or not (everybody or rooted > together):
             continue
         down = op in (Op.BROADCAST, Op.SCATTER)
@@ -93,8 +96,24 @@ def test_a_message_bounds_its_receiver_by_when_it_was_sent():
     assert found.operation.tolist() == [0, 0, 1]
 
 
+def test_an_end_sooner_than_on_the_device_is_when_the_receive_was_issued():
+    """Rank 2 is issued a receive at 5 and goes on at 8; its device has it for 10. A sender's entry
+    is that of issuing it, before which nothing is received."""
+    columns = {
+        "rank": np.array([0, 2]), "peer_or_root": np.array([2, 0]), "group_seq": np.zeros(2, int),
+        "op": np.array([Op.SEND, Op.RECV]), "flags": np.full(2, DEVICE | SEEN),
+        "enter_ns": np.array([10, 5]), "device_enter_ns": np.array([0, 1]),
+        "kind": np.full(2, int(Kind.POINT_TO_POINT)),
+    }  # fmt: skip
+    for leave, clocks in [(8, [0]), (18, [0, 1])]:
+        ends = {"exit_ns": np.array([0, leave]), "device_exit_ns": np.array([0, 11])}
+        events = table({**columns, **ends})
+        found = crossings(trace_of(events, {0: "a", 1: "a", 2: "b", 3: "c"}), CLOCKS)
+        assert found.clock.tolist() == clocks
+
+
 def test_a_device_whose_stamps_are_the_hosts_tells_by_them():
-    rows = [(0, 0, 0, int(Op.ALL_REDUCE), 0, 10, 20, DEVICE)]
+    rows = [(0, 0, 0, int(Op.ALL_REDUCE), 0, 10, 20, DEVICE, 0)]
     trace = trace_from(rows)
     columns = {"device_enter_ns": [14], "device_exit_ns": [19]}
     events = trace.events
@@ -108,7 +127,7 @@ def test_a_device_whose_stamps_are_the_hosts_tells_by_them():
 
 
 def test_of_a_trace_too_large_every_so_manieth_place_is_looked_at(monkeypatch):
-    rows = [(rank, 0, number, int(Op.ALL_REDUCE), 0, 10 * number + 1, 10 * number + 5, 0)
+    rows = [(rank, 0, number, int(Op.ALL_REDUCE), 0, 10 * number + 1, 10 * number + 5, 0, 0)
             for number in range(12) for rank in (0, 2)]  # fmt: skip
     monkeypatch.setattr(module, "MOST_ROWS", 10)
     found = crossings(trace_from(rows), CLOCKS)

@@ -121,20 +121,22 @@ def _select_stamped(
     """Select events with entry and end on the host's clock.
 
     Host stamps of an operation on a device are those of issuing it: usable are an end that a
-    callback saw later (`loosely`), and the device's stamps where they are on the host's clock. Rows
-    of the mask `ended` (None: all) must have an end.
+    callback saw later (`loosely`; then it took no less than on the device), and the device's stamps
+    where they are on the host's clock. Rows of the mask `ended` (None: all) must have an end.
     """
     flags = events.flags
     on_device = (flags & int(Flag.ON_DEVICE)) != 0
+    must_end = np.ones(len(events), bool) if ended is None else ended
     if on_device.any():
+        there_ns = events.device_exit_ns - events.device_enter_ns
+        issued = must_end & (events.exit_ns - events.enter_ns < there_ns)
         one_clock = np.isin(events["rank"], trace.host_clock_ranks)
         own = on_device & one_clock & (events.device_exit_ns > 0)
         for name in ("enter_ns", "exit_ns"):
             stamps = np.where(own, events[f"device_{name}"], events[name])
             events = events.with_column(name, stamps)
         seen = (flags & int(Flag.EXIT_UPPER_BOUND | Flag.HOST_BLOCKED)) != 0
-        on_device &= ~own & ~(seen & loosely)
+        on_device &= ~own & ~(seen & loosely & ~issued)
     usable = ~on_device & ((flags & int(Flag.FAILED)) == 0)
     usable &= np.isin(events["rank"], list(trace.ranks))
-    must_end = np.ones(len(events), bool) if ended is None else ended
     return events.select(usable & ((events.exit_ns > 0) | ~must_end))
