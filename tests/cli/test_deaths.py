@@ -140,6 +140,11 @@ def test_the_one_that_had_left_is_told_of_before_the_one_that_waited_for_it(tmp_
     assert told.startswith("rank 1 (process 11) ended first, with exit code 0, and was awaited; ")
     assert "rank 0 (process 10) died in step 3" in told
     assert _death_message(victim, {"exit_code": 1}, None).startswith("rank 0 (process 10) died")
+    gone = Spool.create(paths[1], {"rank": 1}, ring_bytes=1, summary_bytes=1)
+    gone.add_fact("left", {"by": "sys.exit", "frames": ["train.py:31 check"]})
+    gone.shut()
+    told = _death_message(victim, {"exit_code": 1}, left)
+    assert "with exit code 0 by sys.exit at train.py:31 check, and was awaited" in told
 
 
 def test_who_has_ended_a_step_died_in_the_next(tmp_path):

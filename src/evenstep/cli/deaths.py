@@ -328,8 +328,11 @@ def _death_message(
         return f"rank {before.rank} (process {before.pid}) {how}; {death}"
     if clean_exit is None or not awaited:
         return death
+    gone = SpoolTail(clean_exit.path)
+    gone.refresh()
+    how = words.how_ended({"ended": {"exit_code": 0}, "left": gone.facts.get("left")})
     first = f"rank {clean_exit.rank} (process {clean_exit.pid})"
-    return f"{first} ended first, with exit code 0, and was awaited; {death}"
+    return f"{first} ended first, with {how}, and was awaited; {death}"
 
 
 def _left_ns(facts: Mapping[str, Any], *, ending: bool = False) -> float:
