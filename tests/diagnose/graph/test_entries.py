@@ -8,7 +8,8 @@ import pytest
 from evenstep.diagnose.graph.entries import entries
 from evenstep.trace.clocks.clocks import align
 from evenstep.trace.spool.layout import Flag, Op
-from tests.diagnose.graph.by_hand import Run, after
+from tests.diagnose.graph.by_hand import Run, after, at
+from tests.diagnose.synthetic import MS
 
 SENDER, RECEIVER = 0, 1
 
@@ -297,6 +298,22 @@ def test_what_other_ranks_recorded_is_left_out():
     assert made.operations.members.tolist() == [2, 2, 1]
     assert made.operations.whole.tolist() == [False, True, False]
     assert made.rows.lane.tolist() == [0, 1, 0, 1, 0]
+
+
+@pytest.mark.parametrize(("entered", "enter", "held"), [("device", 3, 2), ("host", 5, 0)])
+def test_an_entry_is_when_compute_came_to_it_where_a_profile_tells_that(entered, enter, held):
+    """It came at 3 to a kernel that ran from 5 to 9, in stream 7."""
+    run = Run(1)
+    run.collective(
+        0, 0, 0, 3, 10, flags=Flag.ASYNC | Flag.ON_DEVICE, device=0, stream=7,
+        device_enter_ns=at(5), device_exit_ns=at(9),
+    )  # fmt: skip
+    trace = run.trace()
+    trace.ranks[0].facts["entered"] = entered
+    rows = entries(trace, align(trace), np.array([0])).rows
+    assert (after(rows.enter_ns), after(rows.leave_ns)) == ([enter], [9])
+    assert (rows.held_ns / MS).tolist() == [held]
+    assert rows.stream.tolist() == [7 if entered == "device" else 0]
 
 
 def test_messages_are_queued_by_who_sends_to_whom_behind_collectives():

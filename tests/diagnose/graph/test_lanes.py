@@ -5,7 +5,9 @@ import pytest
 
 from evenstep.diagnose.graph.lanes import (
     UNTOLD,
+    Awaited,
     TimeLine,
+    _awaited_at_end,
     _furthest_before,
     _usual_count,
     _wait_places,
@@ -13,6 +15,7 @@ from evenstep.diagnose.graph.lanes import (
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from tests.diagnose.graph.by_hand import Run, after
+from tests.diagnose.synthetic import MS
 
 
 def waits(found):
@@ -201,6 +204,23 @@ def test_where_waits_of_a_place_differ_each_is_for_the_last_that_was_over():
             run.wait(rank, step, since + (3 if step % 2 == 0 else 4), since + 8)
             run.step(rank, step, since, since + 12)
     assert [number for lane, number, _ in waits(run.graph()) if lane == 0] == [0, 3, 4, 7]
+
+
+@pytest.mark.parametrize(("late", "found"), [(0, 20), (2, 18), (3, 0)])
+def test_a_step_waits_at_its_end_for_what_is_mostly_over_by_then(late, found):
+    """Ten steps of two entries, each of a queue of its own; so many are over only 5 ms after the
+    next step begins, the others as it does. Nothing follows the last."""
+    row = np.arange(20)
+    enter = row // 2 * 10 * MS + row % 2 * MS
+    rows = Columns(
+        {"lane": 0 * row, "enter_ns": enter, "operation": row, "sends": np.zeros(20, bool)}
+    )
+    following = (row // 2 + 1) * 10 * MS
+    over = following + 5 * MS * (row < late)
+    none = np.zeros(20, np.int64)
+    waited = Awaited(none, none > 0, none, none > 0)
+    left = _awaited_at_end(rows, Columns({"queue": row % 2}), over, waited, row // 2 * 2 + 1)
+    assert sorted(left.tolist()) == row[late:].tolist()[: found or 0]
 
 
 def test_the_furthest_of_earlier_waits_is_of_the_same_lane():

@@ -411,11 +411,10 @@ def _awaited_at_end(
 ) -> Array:
     """Entries that a step waits for at its end: in each queue the last one without a wait, if
     entries mostly are over before the next step begins."""
-    following = np.minimum(last + 1, len(rows) - 1)
-    same = rows.lane[following] == rows.lane
+    following = np.roll(rows.enter_ns, -1)[last]
     ended = over[rows.operation]
     soon = MINOR * (ended - rows.enter_ns)
-    after = ~same | (rows.enter_ns[following] >= ended - soon)
+    after = finishes(rows.lane)[last] | (following >= ended - soon)
     open_ = np.flatnonzero((waited.ahead == 0) & ~rows.sends & after)
     if not len(open_) or np.count_nonzero(after) < NEARLY_ALL * len(after):
         return np.zeros(0, np.int64)
