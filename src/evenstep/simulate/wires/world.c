@@ -1842,6 +1842,13 @@ static void points_free(Instance *of) {
     free(of->points), free(of->point_of);
 }
 
+/* Whether points of a participant's ring are followed: one without any is closed. */
+static int has_points(const Instance *of, i32 participant) {
+    if (!of->hops) return 0;
+    const Lists *mine = &of->flow->stages[0]->by_gate;
+    return of->point_of[mine->entry[mine->start[participant]]] != NULL;
+}
+
 /* A rank enters at `begin`, which may be ahead of the clock. */
 static void enter_ring(World *w, Instance *of, i32 participant, double begin) {
     Stage *s = of->flow->stages[0];
@@ -2151,7 +2158,7 @@ static void issue(World *w, i32 job, Step *step, i32 rank, i32 operation, i32 nu
     Flow *f = of->flow;
     i32 first = f->of_rank[rank];
     of->operation[first] = operation;
-    if (of->hops && of->point_of[f->stages[0]->by_gate.entry[f->stages[0]->by_gate.start[first]]]) {
+    if (has_points(of, first)) {
         enter_ring(w, of, first, begin);
         return;
     }
@@ -2282,7 +2289,7 @@ static int enter_next(World *w, Instance *of, const i32 *rank, i32 count) {
         next->operation[p] = operation;
         for (; p < f->of_rank[rank[i] + 1]; p++) next->entry[p] = begin;
     }
-    if (next->hops)
+    if (has_points(next, f->of_rank[rank[0]]))
         for (i32 i = 0; i < count; i++) {
             i32 p = f->of_rank[rank[i]];
             enter_ring(w, next, p, next->entry[p]);
