@@ -988,6 +988,7 @@ def test_a_line_with_one_part_alone_is_no_step(opened):
         "[step_profile] step={at} data_ms={load}e3 step_total_ms=1000.0 other_ms=3",
         "| step {at} | step_time: 1.0s | data_time: {load}s |",
         "Epoch: [0][ {at}/500]\tTime  1.0 ( 1.0)\tData {load} ( 0.2)\tLoss 6.9e+00 (7.0e+00)",
+        "Train: 1/3 ( 33%) [{at}/500 ( 15%)]  Data time: {load}(0.92)  Batch time: 1.0(0.31)",
     ],
 )
 def test_the_wait_for_data_in_the_line_of_a_step_is_its_input(opened, line):

@@ -152,3 +152,10 @@ def test_a_training_log_whose_timeout_names_no_call_is_read_for_its_steps(opened
     assert opened(steps + old).run["source"] == "training log (Megatron-LM)"
     with pytest.raises(EvenstepError, match="a timeout that names no call: give its flight"):
         opened(old)
+
+
+def test_a_call_of_several_operations_has_no_name(opened):
+    """pytorch/pytorch#117682: both ranks of a coalesced call time out."""
+    first = hang_of(opened(*(timed_out(rank, 2, op="COALESCED") for rank in (0, 1))))
+    assert first.title == "Ranks 0 and 1 hung in unnamed call"
+    assert "hung in unnamed call 2" in first.observation

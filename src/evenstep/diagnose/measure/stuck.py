@@ -123,13 +123,18 @@ def _circle(found: list[Stuck]) -> list[Stuck]:
     return held if len(held) == len(found) else _circle(held)
 
 
+def name_of(op: int) -> str:
+    """The name of an operation as people read it."""
+    return "unnamed call" if op == Op.OTHER else Op(op).name.lower()
+
+
 def title(place: Stuck) -> str:
     """Who kept the others waiting in it, or entered another call, in a few words."""
     return say(
         f"hang.{_how(place)}",
         those=place.missing or place.different or place.waiting,
         others=sorted(set(place.calls) - set(place.different)),
-        operation=Op(place.op).name.lower(),
+        operation=name_of(place.op),
     )
 
 

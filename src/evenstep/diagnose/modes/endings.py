@@ -29,6 +29,7 @@ from evenstep.diagnose.measure.stuck import (
     EnteredCall,
     Stuck,
     calls_before,
+    name_of,
     sizes_differ,
     stuck,
     title,
@@ -51,7 +52,7 @@ def describe(trace: Trace, place: Stuck) -> str:
     operation = Op(place.op)
     direction = {Op.SEND: "to", Op.RECV: "from"}.get(operation) if place.peer >= 0 else None
     peer = f" {direction} rank {place.peer}" if direction else ""
-    return f"{operation.name.lower()} {place.sequence}{peer}{_of_group(trace, place.group)}"
+    return f"{name_of(operation)} {place.sequence}{peer}{_of_group(trace, place.group)}"
 
 
 def _of_group(trace: Trace, group: int) -> str:
@@ -210,7 +211,7 @@ def _in_words(trace: Trace, call: EnteredCall) -> str:
     size = f" of {call.size} B" if call.size else ""
     dtype = f" {DType(call.dtype).name.lower()}" if call.size and call.dtype else ""
     site = trace.names[call.name]
-    return f"{Op(call.op).name.lower()}{size}{dtype}" + (f" in {site}" if site else "")
+    return f"{name_of(call.op)}{size}{dtype}" + (f" in {site}" if site else "")
 
 
 def last_of(trace: Trace, rank: int) -> str:
@@ -221,7 +222,7 @@ def last_of(trace: Trace, rank: int) -> str:
         return ""
     last = int(rows.enter_ns.argmax())
     site = trace.names[int(rows.name[last])]
-    text = f"{Op(int(rows.op[last])).name.lower()} {int(rows.group_seq[last])}"
+    text = f"{name_of(int(rows.op[last]))} {int(rows.group_seq[last])}"
     text += _of_group(trace, int(rows.group[last]))
     return text + (f" in {site}" if site else "")
 

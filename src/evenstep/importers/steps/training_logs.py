@@ -163,7 +163,7 @@ BETWEEN, ALL = 0.0, np.inf  # windows: the steps since the last line, or since t
 #: `Forward: 237.0ms`, `step_time=0.5`, `'forward_time': '0.3'`; with a mean, `Data 0.012 (0.050)`.
 _PAIR = re.compile(
     r"(?<![\w/])(?!(?i:duration|seconds))"
-    r"((?:(?<!per )(?i:step|iter(?:ation)?|batch) )?[A-Za-z][\w/]{0,60})(?: \(t\))?"
+    r"((?:(?<!per )(?i:step|iter(?:ation)?|batch|data) )?[A-Za-z][\w/]{0,60})(?: \(t\))?"
     r"(?:['\"]?[:=]\s{0,4}['\"]?|\s{1,4}(?=[\d.]{1,12}\s?\(\s{0,4}[\d.]))"
     r"(\d+(?:\.\d+)?(?:e[-+]?\d+)?)(?: ?([mu]?s|sec)\b)?"
     r"(?![\w.%/]| ?(?:[mu]?s|sec)/| (?:min(?:ute)?s?|milli\w+|h(?:ours?)?)\b(?![:=]))"
