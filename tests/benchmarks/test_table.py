@@ -1,5 +1,7 @@
 import pytest
 
+from benchmarks.__main__ import NAMES
+from benchmarks.__main__ import PAGE as PUBLISHED
 from benchmarks.measure import Row
 from benchmarks.table import line, render, renew
 
@@ -38,3 +40,8 @@ def test_a_missed_bar_says_so() -> None:
 
 def test_a_bar_in_a_text_does_not_end_its_cell() -> None:
     assert render([row("a|b", "1")], "here").splitlines()[-1].count(" | ") == 4
+
+
+def test_the_page_says_how_each_benchmark_measures() -> None:
+    page = PUBLISHED.read_text()
+    assert [name for name in NAMES if f"**`{name}`**" not in page] == []
