@@ -91,12 +91,10 @@ def _late_saving(case: Case) -> list[Finding]:
 def _alike(case: Case, loading: Array) -> bool:
     """Whether of ranks that load (a server does not) the one with the shortest input still waits
     for half of the longest. Who is late by own work finds its batch ready: that counts, too."""
-    loads, loaded = _loading(loading), loading.any(axis=1)
-    if not loads.any():
-        return False
+    loads, loaded = _loading(loading), loading.any(axis=1) | ~loading.any()
     waits = np.median((loading + case.delays.late_ns[Cause.WORK])[loaded][:, loads], axis=0)
     longest = np.median(loading[loaded], axis=0).max()
-    return bool(waits.min() >= MOST * max(longest, 1.0))
+    return bool(waits.min(initial=longest) >= MOST * max(longest, 1.0))
 
 
 def _queued(case: Case, loading: Array) -> bool:
