@@ -166,17 +166,6 @@ def test_a_rank_that_is_late_in_every_eighth_window_is_told(view, caplog):
     assert line.startswith("evenstep: rank 1 is late by ")
 
 
-def test_the_line_says_how_long_the_others_wait_though_the_rank_lacked_a_core_meanwhile(
-    view, caplog
-):
-    """Rank 1 works 200 ms more, and is ready without a core for 100 ms more."""
-    with caplog.at_level(logging.WARNING, logger="evenstep"):
-        for reports in windows([[0.5, 0.7]] * 8):
-            reports = [each._replace(ready_ns=STEP_NS // 10 * each.rank) for each in reports]
-            view.update(reports, latest_rank(reports, threshold=0.03))
-    assert "rank 1 is late by 300 ms, 30 % of a step" in caplog.text
-
-
 def test_another_rank_takes_the_place_of_the_one_before(view, caplog):
     told = said_of(view, caplog, [[0.5, 0.9, 0.5]] * 10 + [[0.5, 0.5, 0.9]] * 10)
     assert [line[:23] for _, line in told] == ["evenstep: rank 1 is lat", "evenstep: rank 2 is lat"]

@@ -50,7 +50,7 @@ class PaceHost:
     def after_step(self, closed: ClosedStep) -> tuple[StepRow, StepWait, Decision]:
         """Observe a finished step and decide on the delay before the next.
 
-        Time in which the thread was ready but had no core is not counted as work.
+        Work includes time without a core: the others wait for that, too.
         """
         delay_ns = closed.held_ns
         finished = self._finished(closed)
@@ -76,11 +76,8 @@ class PaceHost:
         if wait.total_ns is not None:
             closed.counted["wait_ns"] += wait.total_ns
             closed.counted["wait_known"] += 1
-        work_ns = max(own_ns - closed.used.run_delay_ns, 0)
-        row = StepRow(
-            step_ns, work_ns, wait.total_ns, delay_ns, entry_ns, first,
-            closed.phase_ns[Phase.INPUT] if self._recorder.loader_workers else 0, own_ns - work_ns,
-        )  # fmt: skip
+        queued_ns = closed.phase_ns[Phase.INPUT] if self._recorder.loader_workers else 0
+        row = StepRow(step_ns, own_ns, wait.total_ns, delay_ns, entry_ns, first, queued_ns)
         return row, wait, decision
 
     def take_orders(self, orders: Orders) -> None:

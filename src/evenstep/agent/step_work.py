@@ -72,8 +72,8 @@ class StepWork:
         self._rows: deque[StepRow] = deque(maxlen=WINDOW_STEPS)
         self._decision: Decision | None = None
         self._last: ClosedStep | None = None  # the last processed one
-        # The latest begun step whose first collective was seen: time and work before that.
-        self._entered = (-1, 0, 0)
+        # The latest begun step whose first collective was seen, and the time before that.
+        self._entered = (-1, 0)
         self._first_ns = 0  # from the beginning of that step to the end of the collective
 
     @property
@@ -185,12 +185,11 @@ class StepWork:
         if not exit_ns or self._recorder.step != number:
             return last.end_ns + self._first_ns
         self._first_ns = exit_ns - last.end_ns
-        waited = resources_used(last.counters, self.meter.now()).run_delay_ns
         lasted_ns = enter_ns - last.end_ns
-        before, self._entered = self._entered, (number, lasted_ns, max(lasted_ns - waited, 0))
+        before, self._entered = self._entered, (number, lasted_ns)
         if before[0] == last.number:
             step_ns = self._rows[-1].step_ns + lasted_ns - before[1]
-            work_ns = max(self._rows[-1].work_ns + self._entered[2] - before[2], 0)
+            work_ns = max(self._rows[-1].work_ns + lasted_ns - before[1], 0)
             from evenstep.agent.exchange.messages import summarize
 
             made = {"step_ns": step_ns, "work_ns": work_ns, "wait_ns": exit_ns - enter_ns}

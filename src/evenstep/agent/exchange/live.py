@@ -33,7 +33,6 @@ class _Window(NamedTuple):
 
     late: int | None  # the rank that the others waited for
     excess: dict[int, float]  # of each rank: its work above the others', as a share of the step
-    behind: dict[int, float]  # the same with waits for a core: how long the others wait for it
     steps: int
 
 
@@ -87,17 +86,17 @@ class LiveView:
         """Log a line if the rank of the newest window has certainly become late."""
         for each, latest, named, (low, high) in _looks(series, late.rank):
             if named[0] and 2 * sum(named) >= len(named) and low > self._threshold:
-                behind = sum(window.behind[late.rank] for window in latest) / len(latest)
-                late_ms = behind / late.share * late.excess_ns / 1e6
+                share = (low + high) / 2
+                late_ms = share / late.share * late.excess_ns / 1e6
                 log.warning(
                     "evenstep: rank %d is late by %s, %.0f %% of a step, in %d steps looked "
                     "at; ranks waiting for it: %d",
                     late.rank,
                     f"{late_ms:.3g} ms" if late_ms < 999.5 else f"{late_ms / 1e3:.3g} s",
-                    100 * behind,
+                    100 * share,
                     sum(window.steps for window in latest), late.waiting_ranks,
                 )  # fmt: skip
-                self._set_reported((late.rank, (low + high) / 2, each))
+                self._set_reported((late.rank, share, each))
                 return
 
     def _take_back(self, series: _Series, rank: int, share: float, least: int) -> None:
@@ -143,16 +142,14 @@ def _window(reports: Sequence[WindowReport], late: Late | None) -> _Window:
     """The window as it is remembered."""
     step_ns = max((report.step_ns for report in reports), default=0) or 1
     steps = max((report.steps for report in reports), default=0)
-    excess, behind = (
-        {r.rank: by / step_ns for r, by in zip(reports, _excess(work, reports), strict=True)}
-        for work in ([r.work_ns for r in reports], [r.work_ns + r.ready_ns for r in reports])
-    )
-    return _Window(None if late is None else late.rank, excess, behind, steps)
+    excess = {r.rank: by / step_ns for r, by in zip(reports, _excess(reports), strict=True)}
+    return _Window(None if late is None else late.rank, excess, steps)
 
 
-def _excess(work: Sequence[int], reports: Sequence[WindowReport]) -> list[float]:
+def _excess(reports: Sequence[WindowReport]) -> list[float]:
     """Each rank's work above the median of the others: by the median of all, the middle rank would
     never differ."""
+    work = [report.work_ns for report in reports]
     queued, step_ns = zip(*((report.queued_ns, report.step_ns) for report in reports), strict=True)
     compared = lateness.measures(work, queued, max(step_ns))
     each = [(one, sorted(one)) for one in compared]

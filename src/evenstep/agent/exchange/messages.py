@@ -15,7 +15,7 @@ from typing import NamedTuple
 from evenstep import lateness
 from evenstep.pacing import Plan, Slowest
 
-_MESSAGE = struct.Struct("<BxHIIIqqqqqqqqqqqq")
+_MESSAGE = struct.Struct("<BxHIIIqqqqqqqqqqq")
 VERSION = 6
 MESSAGE_BYTES = _MESSAGE.size  # invariant: <= 256
 #: version, whether slowest and floor are known, the three values of the one, four of the other
@@ -41,7 +41,6 @@ class WindowReport(NamedTuple):
     first_low_ns: int  # quantiles of its time in flight: 10 and 90 %
     first_high_ns: int
     queued_ns: int = 0  # mean wait for workers of a loader, a part of work_ns
-    ready_ns: int = 0  # mean wait for a core, beside work_ns
     #: 1: a single step, shifted: from the first collective of a step to that of the next, which has
     #: only begun.
     begun: int = 0
@@ -99,7 +98,6 @@ class StepRow(NamedTuple):
     entry_ns: int  # own work between the last collective and the next: the pacer's u_i
     first: FirstCollective | None = None
     queued_ns: int = 0
-    ready_ns: int = 0
 
 
 def summarize(rows: Sequence[StepRow], *, rank: int, end: int, begun: int = 0) -> WindowReport:
@@ -120,7 +118,7 @@ def summarize(rows: Sequence[StepRow], *, rank: int, end: int, begun: int = 0) -
         first_low_ns=firsts[last // 10].in_flight_ns if firsts else 0,
         first_high_ns=firsts[(9 * last + 9) // 10].in_flight_ns if firsts else 0,
         queued_ns=sum(row.queued_ns for row in rows) // len(rows),
-        ready_ns=sum(row.ready_ns for row in rows) // len(rows), begun=begun,
+        begun=begun,
     )  # fmt: skip
 
 
