@@ -214,7 +214,7 @@ def test_a_timeout_says_for_how_long(tmp_path):
     ("odd", "said"),
     [
         (in_flight(1, "nccl:broadcast"), "broadcast of 1024 B"),
-        (in_flight(1, input_sizes=[[8]]), "all_reduce of 32 B"),
+        (in_flight(1, input_sizes=[[8]]), "brought 32 B, the others 1024 B"),
         (in_flight(1, input_dtypes=["Int"]), "all_reduce of 1024 B int32"),
     ],
 )
