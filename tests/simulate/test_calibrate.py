@@ -297,6 +297,7 @@ def test_a_size_that_was_not_measured_is_predicted_with_the_latency_of_its_round
             "work.forward_ms=1", "run.steps=20")  # fmt: skip
     asked = scenario(*sets, noise=[{"kind": "normal", "sigma": 0.01}])
     fitted = calibrate(observe(simulate_trace(asked)[1])).scenario
+    assert (fitted.work.backward_ms, fitted.work.optimizer_ms) == (0.0, 0.0)
     found, expected = (
         simulate(replace(one, cluster=replace(one.cluster, nodes=128), job=Job())).step_time.mean_ns
         for one in (fitted, asked)

@@ -244,11 +244,11 @@ def _check_work(scenario: Scenario) -> None:
             f"work.tensor_parallel is 1, but work.kind {work.kind} exchanges messages among at "
             "least 2 ranks that share a layer"
         )
-    split = work.tensor_parallel * work.context_parallel * work.pipeline_parallel
     for name, size, whole, what in (
-        ("work.tensor_parallel × work.context_parallel × work.pipeline_parallel", split,
-         scenario.ranks, "ranks"),
-        ("work.expert_parallel", work.expert_parallel, scenario.ranks // split, "replicas"),
+        ("work.tensor_parallel × work.context_parallel × work.pipeline_parallel",
+         work.replica_ranks, scenario.ranks, "ranks"),
+        ("work.expert_parallel", work.expert_parallel, scenario.ranks // work.replica_ranks,
+         "replicas"),
         ("work.shard_ranks", work.shard_ranks, scenario.ranks, "ranks"),
         ("strategy.island_ranks", strategy.island_ranks, scenario.ranks, "ranks"),
     ):  # fmt: skip
@@ -260,7 +260,7 @@ def _check_work(scenario: Scenario) -> None:
         _check_sharded(work, strategy, scenario.ranks)
     if work.sequence_lengths and min(work.sequence_lengths) <= 0:
         raise refusal("work.sequence_lengths", "lengths above 0", list(work.sequence_lengths))
-    _check_strategy(scenario, split)
+    _check_strategy(scenario)
     if scenario.run.warm_up >= scenario.run.steps:
         raise ConfigError(
             f"run.warm_up is {scenario.run.warm_up}; it must be below run.steps, "
@@ -290,8 +290,7 @@ def _check_schedule(work: parts.Work) -> None:
         )
 
 
-def _check_strategy(scenario: Scenario, split: int) -> None:
-    """Each replica is on `split` ranks."""
+def _check_strategy(scenario: Scenario) -> None:
     work, strategy = scenario.work, scenario.strategy
     if work.kind == "collective" and strategy.kind in AVERAGING:
         raise ConfigError(
@@ -305,11 +304,10 @@ def _check_strategy(scenario: Scenario, split: int) -> None:
             'strategy.kind "priority" orders the buckets that backward leaves: it needs work.kind '
             '"ddp" with work.overlap, and work.overlap_slowdown 0'
         )
-    if strategy.backups >= scenario.ranks // split:
-        replicas = "ranks" if split == 1 else "replicas"
+    if strategy.backups >= (replicas := scenario.ranks // work.replica_ranks):
+        what = "ranks" if work.replica_ranks == 1 else "replicas"
         raise ConfigError(
-            f"strategy.backups is {strategy.backups}; it must be below the "
-            f"{scenario.ranks // split} {replicas}"
+            f"strategy.backups is {strategy.backups}; it must be below the {replicas} {what}"
         )
 
 

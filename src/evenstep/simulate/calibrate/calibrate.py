@@ -256,7 +256,7 @@ def _collector(pause_ns: Array) -> list[Noise]:
 
 
 def _ms(length_ns: float) -> float:
-    return float(f"{length_ns / 1e6:.6g}")
+    return float(f"{round(length_ns) / 1e6:.6g}")  # records have whole ns
 
 
 # -- places ----------------------------------------------------------------------------------------

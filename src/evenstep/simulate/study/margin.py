@@ -18,7 +18,6 @@ from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.fabric.noise import are_alike
 from evenstep.simulate.result import Result
 from evenstep.simulate.simulation import Setup, set_up, step_times
-from evenstep.simulate.study.scaling_sizes import ranks_per_replica
 from evenstep.trace.columns import Array
 
 MOST_STEPS = 50  # of a trial run
@@ -201,7 +200,7 @@ def _ranks(scenario: Scenario) -> GrowthAxis | str:
     if scenario.fabric.kind == "torus":
         return "a torus has its shape"
     first = -(-scenario.ranks // cluster.gpus_per_node)
-    unit = math.lcm(ranks_per_replica(scenario.work), cluster.gpus_per_node)  # with whole replicas
+    unit = math.lcm(scenario.work.replica_ranks, cluster.gpus_per_node)  # with whole replicas
 
     def at(value: float) -> Setup:
         nodes, how = round(value) // cluster.gpus_per_node, scenario.collectives
