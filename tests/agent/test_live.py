@@ -50,6 +50,11 @@ def test_the_file_says_who_is_late_in_which_steps_and_how_often(view):
     assert [rank["rank"] for rank in said["ranks"]] == [0, 1]
 
 
+def test_a_window_whose_messages_nobody_understands_tells_nothing(view):
+    view.update([], None)
+    assert json.loads(view.path.read_text())["ranks"] == []
+
+
 def test_the_file_is_replaced_whole_and_nothing_is_left_beside_it(view):
     view.update([report(0, 1)], None)
     assert [path.name for path in view.path.parent.iterdir()] == ["window.json"]

@@ -149,10 +149,9 @@ def _window(reports: Sequence[WindowReport], late: Late | None) -> _Window:
 def _excess(reports: Sequence[WindowReport]) -> list[float]:
     """Each rank's work above the median of the others: by the median of all, the middle rank would
     never differ."""
-    work = [report.work_ns for report in reports]
-    queued, step_ns = zip(*((report.queued_ns, report.step_ns) for report in reports), strict=True)
-    compared = lateness.measures(work, queued, max(step_ns))
-    each = [(one, sorted(one)) for one in compared]
+    work, queued = [each.work_ns for each in reports], [each.queued_ns for each in reports]
+    step_ns = max((report.step_ns for report in reports), default=0)
+    each = [(one, sorted(one)) for one in lateness.measures(work, queued, step_ns)]
     return [
         min(one[i] - _of_others(order, one[i]) for one, order in each) for i in range(len(work))
     ]
