@@ -316,6 +316,20 @@ def test_an_entry_is_when_compute_came_to_it_where_a_profile_tells_that(entered,
     assert rows.stream.tolist() == [7 if entered == "device" else 0]
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_a_wait_right_behind_a_send_that_names_another_message_is_not_for_it(named):
+    """From 2.5 to 5, as both are over; the receiver of the second came at 3."""
+    run = Run(2)
+    for turn, (sent, came) in enumerate(((1, 1), (2, 3))):
+        run.message(0, 0, Op.SEND, 1, turn, sent, 5)
+        run.message(1, 0, Op.RECV, 0, turn, came, 5, Flag.ASYNC)
+    run.wait(0, 0, 2.5, 5, parent=int(named))
+    rows = found(run).rows
+    second = rows.select(rows.operation == 1)
+    assert second.decides.tolist() == [True, not named]
+    assert second.waits.tolist() == [not named, True]
+
+
 def test_messages_are_queued_by_who_sends_to_whom_behind_collectives():
     run = Run()
     run.collective(0, 0, 0, 0, 1)
