@@ -62,12 +62,18 @@ def test_in_a_pipeline_of_equal_stages_nobody_is_late(device, early):
     assert not [finding for finding in found if finding["where"]["ranks"]]
 
 
-@pytest.mark.parametrize("device", [False, True])
 @pytest.mark.parametrize("link", [(0, 1), (2, 3)])
-def test_a_slow_link_within_one_host_is_named_with_its_stages(link, device):
+@pytest.mark.parametrize(
+    ("device", "since", "often"),
+    [(False, 0, "every step"), (True, 0, "every step"), (True, 12, "47 % of the steps")],
+)
+def test_a_slow_link_within_one_host_is_named_with_its_stages(link, device, since, often):
+    """For all of the run, or from the tenth of the 17 steps that are judged on."""
     calm = Pipeline(stages=4, on_device=device, steps=20)
-    slow = replace(calm, slow_link={link: 6.0})
+    slow = replace(calm, slow_link={link: 6.0}, slow_from=since)
     finding = diagnose(slow.trace()).findings[0]
     assert finding.mode == "fabric_contention"
     assert finding.title == f"Slow messages between ranks {link[0]} and {link[1]}"
-    assert finding.severity == pytest.approx(1 - calm.length_ms() / slow.length_ms(), rel=0.1)
+    assert f"slower in {often}:" in finding.cause
+    judged = [world.length_ms() - replace(world, steps=3).length_ms() for world in (calm, slow)]
+    assert finding.severity == pytest.approx(1 - judged[0] / judged[1], rel=0.1)

@@ -180,8 +180,8 @@ def _of_episodes(case: Case, slow: _SlowTransfers, gain: Gain, together: bool) -
 
 
 def _slow_links(case: Case) -> list[Finding]:
-    """Links whose quickest messages take longer than nearly all on the calm links of their kind;
-    where they are all links of one rank, that rank.
+    """Links whose quickest messages, for the run or parts of it, take longer than nearly all on the
+    calm links of their kind; where they are all links of one rank, that rank.
 
     Calm links need not be the majority: a link may be slower than its kind, but never faster."""
     if case.stuck:
@@ -189,11 +189,12 @@ def _slow_links(case: Case) -> list[Finding]:
     graph = case.costs.graph
     table, usual = graph.operations, graph.took_ns.astype(float)
     kinds = [one for one in message_kinds(case.trace, graph).values() if len(one) >= SEVERAL]
-    for channels in kinds:  # enough to tell an exception
+    for kind in kinds:  # enough to tell an exception
+        channels = [part for one in kind for part in _parts(one)]
         floors_ns = [np.quantile(table.took_ns[one], levels.LOW) for one in channels]
         quick = np.quantile(floors_ns, levels.UNDISTURBED)
         calm = [one for one, floor in zip(channels, floors_ns, strict=True) if floor <= quick]
-        most = max(np.quantile(table.took_ns[one], 1 - levels.LOW) for one in calm)
+        most = np.quantile(table.took_ns[np.concatenate(calm)], 1 - levels.LOW)
         for channel, floor in zip(channels, floors_ns, strict=True):
             if floor > most:
                 usual[channel] = np.minimum(quick, table.took_ns[channel])
@@ -203,6 +204,11 @@ def _slow_links(case: Case) -> list[Finding]:
     judged = np.concatenate([channel for channels in kinds for channel in channels])
     ends = np.sort(graph.ranks[message_ends(graph)[:, :-1]], axis=0)
     return _slow_link(case, slow, usual, ends, np.unique(ends[:, judged], axis=1))
+
+
+def _parts(channel: Array) -> list[Array]:
+    """The messages of a channel in parts of a run, which have enough for a quickest one."""
+    return np.array_split(channel, max(min(levels.LISTED, len(channel) // levels.FEWEST), 1))
 
 
 def _slow_link(case: Case, slow: Array, usual: Array, ends: Array, judged: Array) -> list[Finding]:
@@ -223,12 +229,13 @@ def _slow_link(case: Case, slow: Array, usual: Array, ends: Array, judged: Array
     nodes = [(info[int(a)].node, info[int(b)].node) for a, b in ordered]
     links = [f"{one}-{other}" for one, other in nodes if one != other]
     late = np.isin(case.grid.steps, table.step[slow])
+    often = "every step" if late.all() else f"{words.percent(late.mean())} of the steps"
     took, calm = (float(np.median(part)) for part in (table.took_ns[slow], usual))
     gain = gain_of(case, Change.of_transfers(slow, usual))
     case.claims.slow_ns += gain.saved_ns
     return finding_of(
         case, f"fabric_contention.{'rank' if of_rank else 'link'}", gain,
-        numbers={"took": took, "usual": calm, "ends": worst},
+        numbers={"took": took, "usual": calm, "ends": worst, "often": often},
         where=Where(ranks=worst if of_rank else [], links=list(dict.fromkeys(links))),
         at=when(late[:, None], case.grid.steps), options=["adapter" if of_rank else "path"],
         evidence=[Evidence("message_time", took, calm, "ns")],
