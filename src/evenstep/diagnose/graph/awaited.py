@@ -162,8 +162,7 @@ def _most_end_with(gaps: Gaps) -> Iterator[tuple[Array, Array]]:
 
 def _shares_alike(rows: Columns, operations: Columns, gaps: Gaps) -> Array:
     """The usual shares, or others with which all gaps between the same two kinds of entries take
-    equally long, clearly better: a program waits in one way, for one kind of operation. (kinds, …).
-    """
+    equally long, clearly better: programs wait in one way, for one kind. (kinds, …)."""
     like = gaps._replace(kind=gaps.pair)
     some = like.sample()
     known = int(some.kind.max(initial=-1)) + 1

@@ -22,10 +22,9 @@ def with_reached(rows: Columns, operations: Columns) -> Columns:
     and those that always begin as what was issued before them in another queue is over, which then
     is what they come `after`, as where scattered gradients are reduced between replicas.
 
-    `rows` in any order. Where entries are stamped when compute reaches them, some come while the
-    operation before is in flight, and all stay; where none come out of the order of issue, no kind
-    has a stream of its own. What no host is known to have issued stays, too, as in dumps, whose
-    times between are estimates.
+    `rows` in any order. Entries that are stamped when compute reaches them stay: some come while
+    the operation before is in flight, none out of the order of issue. So do those that no host is
+    known to have issued, as in dumps, whose times between are estimates.
     """
     rows = _with_limited_issues(rows, operations)
     mine = _as_issued(rows)
