@@ -2,6 +2,8 @@
 
 import json
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,3 +80,15 @@ def test_the_verdict_names_the_best_combination_and_what_each_field_changes(docu
     assert sweep_page.swing(rows, "cluster.nodes") == pytest.approx(1.0)
     assert sweep_page.swing(rows, "work.buckets") == pytest.approx(3.0)
     assert sweep_page.swing(rows[:1], "work.buckets") is None
+
+
+def test_a_narrow_window_scrolls_its_charts_and_not_the_page(
+    document: dict[str, object], browser: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "sweep.html"
+    file.write_text(sweep_page.render(document, "job"))
+    page = browser.new_page(viewport={"width": 390, "height": 900})
+    page.goto(file.as_uri())
+    page.wait_for_function("document.getElementById('sweep-lines').width > 0")
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    page.close()
