@@ -239,6 +239,7 @@ def test_messages_of_a_kernel_are_waited_for_by_what_follows_all_of_them():
 
 def operations(op, **more):
     empty = {"members": np.full(len(op), 2), "message": np.zeros(len(op), bool)}
+    empty["size_bytes"] = np.zeros(len(op), int)
     return Columns(empty | {"op": np.array(op), "root": np.zeros(len(op), int)} | more)
 
 
@@ -251,6 +252,19 @@ def test_entries_of_the_same_place_in_the_same_program_are_one_kind():
     places = places_of(rows, entered_kinds(rows, operations(op))).tolist()
     assert places[:2] == places[2:4] == places[5:7]
     assert len(set(places)) == 5
+
+
+@pytest.mark.parametrize(("op", "apart"), [(Op.ALL_REDUCE, True), (Op.ALL_GATHER, False)])
+def test_steps_that_reduce_other_amounts_are_of_another_program(op, apart):
+    """Two models in turn: 10 and 25 MB, and batches that make that 2 % more or less."""
+    size = np.array([10, 25, 10.2, 24.5]).repeat(2) * 1e6
+    step = np.arange(4).repeat(2)
+    table = operations([int(op)] * 8, size_bytes=size.astype(int))
+    rows = {"lane": 0 * step, "step": step, "operation": np.arange(8), "sends": step < 0}
+    places = places_of(Columns(rows), entered_kinds(Columns(rows), table)).reshape(4, 2)
+    assert (places[0] == places[2]).all()
+    assert (places[1] == places[3]).all()
+    assert (places[0] != places[1]).all() == apart
 
 
 def lanes(enter, leave, op, **more):

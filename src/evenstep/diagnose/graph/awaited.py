@@ -282,10 +282,13 @@ def _work_done_after(gaps: Gaps, share: Array, part: Array, work: Array, which: 
 
 
 def entered_kinds(rows: Columns, operations: Columns) -> Array:
-    """A number for what each entry enters: operation, size of its group, direction."""
+    """A number for what each entry enters: operation, size of its group, direction; for reductions
+    also their size, in octaves: models that are trained in turn have gradients of their own."""
     number = rows.operation
     away = np.where(operations.message[number], operations.root[number] - rows.lane, 0)
-    kinds = [operations.op[number], operations.members[number], np.sign(away), rows.sends]
+    large = np.isin(operations.op, _REDUCTIONS) * operations.size_bytes
+    octave = np.rint(np.log2(np.maximum(large, 1)))[number]
+    kinds = [operations.op[number], operations.members[number], np.sign(away), rows.sends, octave]
     return row_hash(kinds)
 
 

@@ -177,8 +177,7 @@ def _often(case: Case, cells: Array, pattern: str | None) -> str:
         return f" in step{'s' * (len(hit) > 1)} {words.ranges([(hit[0], hit[-1])])}"
     if pattern == "chronic" and part < 1 - MINOR:
         return f" in {words.percent(part)} of the steps"
-    named = {"transient": " now and then", "bursty": " for stretches of steps"}
-    return named.get(str(pattern), "")
+    return {"transient": " now and then", "bursty": " for stretches of steps"}.get(str(pattern), "")
 
 
 def _received(case: Case, cells: Array, ranks: list[int], more_ns: float) -> float:
