@@ -329,7 +329,7 @@ def test_what_a_device_computed_tells_what_it_waited_for():
     nothing = np.zeros(24, np.int64)
     operations = Columns(
         {"op": nothing + int(Op.SEND), "members": nothing + 2, "message": nothing > 0,
-         "root": nothing}
+         "root": nothing, "size_bytes": nothing}
     )  # fmt: skip
     found = infer_waits(rows, operations, rows.leave_ns)
     assert (found.ahead == 1).all()
@@ -355,7 +355,7 @@ def test_who_waits_on_a_real_device_for_a_late_loader_does_not_pass_for_a_slow_o
     nothing = np.zeros(operation.max() + 1, np.int64)
     operations = Columns(
         {"op": nothing + int(Op.ALL_REDUCE), "members": nothing + 2, "message": nothing > 0,
-         "root": nothing}
+         "root": nothing, "size_bytes": nothing}
     )  # fmt: skip
     found = infer_waits(rows, operations, rows.leave_ns)
     first = operation % 2 == 0
@@ -380,7 +380,7 @@ def test_a_device_that_was_idle_until_an_operation_was_over_waited_for_it():
     nothing = np.zeros(24, np.int64)
     operations = Columns(
         {"op": nothing + int(Op.SEND), "members": nothing + 2, "message": nothing > 0,
-         "root": nothing}
+         "root": nothing, "size_bytes": nothing}
     )  # fmt: skip
     found = infer_waits(rows, operations, rows.leave_ns)
     first = second == 0
