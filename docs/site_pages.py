@@ -26,6 +26,7 @@ ELSEWHERE = {
     "README.md": "index.md",
     "CHANGELOG.md": "changes.md",
     "benchmarks/README.md": "benchmarks.md",
+    "benchmarks/thresholds.md": "thresholds.md",
     "SECURITY.md": "security.md",
     "CONTRIBUTING.md": "contributing.md",
     "CODE_OF_CONDUCT.md": "conduct.md",

@@ -113,11 +113,6 @@ class Work:
         0.0, "10^12 operations of a rank's step that the model asks for; 0: not known"
     )
 
-    @property
-    def replica_ranks(self) -> int:
-        """Ranks of one replica of the model."""
-        return self.tensor_parallel * self.context_parallel * self.pipeline_parallel
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collectives:

@@ -67,6 +67,12 @@ class Scenario:
         _check_parts(self)
 
     @property
+    def replica_ranks(self) -> int:
+        """Ranks of one replica of the model."""
+        work = self.work
+        return work.tensor_parallel * work.context_parallel * work.pipeline_parallel
+
+    @property
     def ranks(self) -> int:
         if self.job.ranks:
             return self.job.ranks
@@ -244,11 +250,11 @@ def _check_work(scenario: Scenario) -> None:
             f"work.tensor_parallel is 1, but work.kind {work.kind} exchanges messages among at "
             "least 2 ranks that share a layer"
         )
+    replicas = scenario.ranks // scenario.replica_ranks
     for name, size, whole, what in (
         ("work.tensor_parallel × work.context_parallel × work.pipeline_parallel",
-         work.replica_ranks, scenario.ranks, "ranks"),
-        ("work.expert_parallel", work.expert_parallel, scenario.ranks // work.replica_ranks,
-         "replicas"),
+         scenario.replica_ranks, scenario.ranks, "ranks"),
+        ("work.expert_parallel", work.expert_parallel, replicas, "replicas"),
         ("work.shard_ranks", work.shard_ranks, scenario.ranks, "ranks"),
         ("strategy.island_ranks", strategy.island_ranks, scenario.ranks, "ranks"),
     ):  # fmt: skip
@@ -304,8 +310,8 @@ def _check_strategy(scenario: Scenario) -> None:
             'strategy.kind "priority" orders the buckets that backward leaves: it needs work.kind '
             '"ddp" with work.overlap, and work.overlap_slowdown 0'
         )
-    if strategy.backups >= (replicas := scenario.ranks // work.replica_ranks):
-        what = "ranks" if work.replica_ranks == 1 else "replicas"
+    if strategy.backups >= (replicas := scenario.ranks // scenario.replica_ranks):
+        what = "ranks" if scenario.replica_ranks == 1 else "replicas"
         raise ConfigError(
             f"strategy.backups is {strategy.backups}; it must be below the {replicas} {what}"
         )

@@ -200,7 +200,7 @@ def _ranks(scenario: Scenario) -> GrowthAxis | str:
     if scenario.fabric.kind == "torus":
         return "a torus has its shape"
     first = -(-scenario.ranks // cluster.gpus_per_node)
-    unit = math.lcm(scenario.work.replica_ranks, cluster.gpus_per_node)  # with whole replicas
+    unit = math.lcm(scenario.replica_ranks, cluster.gpus_per_node)  # with whole replicas
 
     def at(value: float) -> Setup:
         nodes, how = round(value) // cluster.gpus_per_node, scenario.collectives

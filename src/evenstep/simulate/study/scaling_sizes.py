@@ -22,7 +22,7 @@ SMALLER, LARGER = 5, 2  # doublings around the scenario's own size, unless sizes
 
 def default_sizes(scenario: Scenario) -> tuple[int, ...]:
     """Sizes around the scenario's ranks: halved as far as its layout allows, and doubled."""
-    ranks, least = scenario.ranks, scenario.work.replica_ranks
+    ranks, least = scenario.ranks, scenario.replica_ranks
     found = [ranks << k for k in range(LARGER + 1)]
     while len(found) < SMALLER + LARGER + 1 and ranks % 2 == 0 and (ranks // 2) % least == 0:
         ranks //= 2
