@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.measure import grid
 from tests.stacks.pipelines import Pipeline
 
 PIPELINES = st.builds(
@@ -77,3 +78,13 @@ def test_a_slow_link_within_one_host_is_named_with_its_stages(link, device, sinc
     assert f"slower in {often}:" in finding.cause
     judged = [world.length_ms() - replace(world, steps=3).length_ms() for world in (calm, slow)]
     assert finding.severity == pytest.approx(1 - judged[0] / judged[1], rel=0.1)
+
+
+def test_a_slow_link_of_a_run_too_large_to_hold_is_slow_in_the_steps_between_those_held():
+    trace = Pipeline(stages=4, on_device=True, steps=80, slow_link={(0, 1): 6.0}).trace()
+    with pytest.MonkeyPatch.context() as small:
+        small.setattr(grid, "WINDOW_RECORDS", len(trace.events) // 3)
+        small.setattr(grid, "_SAMPLE_RECORDS", len(trace.events) // 4)
+        finding = diagnose(trace).findings[0]
+    assert "slower in every step:" in finding.cause
+    assert finding.when.pattern == "chronic"

@@ -325,9 +325,14 @@ class Case:
 
     def main_phase(self, cells: Array) -> Phase:
         """The phase in which these cells are latest in total, for all causes."""
-        late = np.sum(list(self.delays.late_ns.values()), axis=0)
-        weight = np.bincount(self.delays.phase[cells], late[cells], len(Phase))
-        return Phase(int(np.argmax(weight)))
+        return Phase(int(self.by_phase_ns(cells).sum(axis=1).argmax()))
+
+    def by_phase_ns(self, cells: Array) -> Array:
+        """How late these cells are in total, by phase and rank, for all causes."""
+        late, place = np.sum(list(self.delays.late_ns.values()), axis=0), np.nonzero(cells)
+        number = self.delays.phase[place] * cells.shape[1] + place[1]
+        total = np.bincount(number, late[place], len(Phase) * cells.shape[1])
+        return total.reshape(len(Phase), -1)
 
     def phase_in_words(self, phase: Phase) -> str:
         """Where a phase is, in words; an inferred forward is called the time before backward, and
