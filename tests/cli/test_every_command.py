@@ -98,7 +98,7 @@ def test_a_form_shows_an_ellipsis_where_several_may_be_given(row):
 
 
 def test_an_option_is_likened_by_its_letters_alone(capsys):
-    for given, hint in (("--jsn", "; did you mean --json?"), ("--foo", "")):
+    for given, hint in (("--jsn", "; did you mean --json?"), ("--foo", ""), ("", "")):
         with pytest.raises(SystemExit, match="2"):
             main(["doctor", given])
         said = capsys.readouterr().err

@@ -808,6 +808,15 @@ def test_timers_of_micro_batches_alone_are_taken_for_steps(opened):
     assert any("are of micro-batches" in limit for limit in trace.limits)
 
 
+def test_timers_of_each_step_are_no_means_of_the_steps_between_lines(opened):
+    timers = "".join(
+        f"time (ms) | forward: 207.0 | backward: 350{at}.0 | step: 3000.0\n" for at in range(9)
+    )
+    trace = opened(timers + DEEPSPEED)
+    assert len(seconds_of_steps(trace)) == 9
+    assert not any("is the mean of" in limit for limit in trace.limits)
+
+
 def test_timers_of_micro_batches_give_way_to_times_of_steps(opened):
     trace = opened(MICRO + DEEPSPEED + MICRO)
     assert seconds_of_steps(trace) == {(0, 20): 1.0, (0, 30): 2.0}
@@ -1075,6 +1084,16 @@ def test_samples_so_far_number_the_steps_of_a_batch_each(opened):
     assert seconds_of_steps(trace) == {(0, 101): 0.5, (0, 201): 0.6, (0, 302): 0.5, (0, 402): 0.6}
     assert milliseconds(trace, 0)[0] == pytest.approx(200.0)  # of the last
     assert any("times one step of about 100" in limit for limit in trace.limits)
+
+
+def test_lines_of_no_samples_number_no_step(opened):
+    text = "".join(
+        f"INFO | Train Epoch: {epoch} [ 0/109468 (0%)] Data (t): 0.1 Batch (t): {{took}}, LR: 0.0\n"
+        for epoch in range(4)
+    )
+    assert set(seconds_of_steps(opened(text.format(took=0.5))).values()) == {0.5}
+    with pytest.raises(EvenstepError, match="no two steps with the time"):
+        opened(text.format(took=0.0))
 
 
 @pytest.mark.parametrize("tag", ["- train, rank: {}, epoch: 0,", "Node[{}]"])

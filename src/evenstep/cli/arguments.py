@@ -39,7 +39,7 @@ class Parser(argparse.ArgumentParser):
         unknown = what.removeprefix("unrecognized arguments: ")
         if unknown != what:
             options = {name.lstrip("-"): name for name in self._option_string_actions}
-            near = values.nearest(unknown.split()[0].lstrip("-"), options)
+            near = values.nearest(unknown.partition(" ")[0].lstrip("-"), options)
             what += f"; did you mean {options[near]}?" if near else ""
         say(f"{what}; see `{self.prog} --help`", who=self.prog)
         raise SystemExit(USAGE)

@@ -72,11 +72,12 @@ DAY_S = 86_400.0
 LARGEST = float(1 << 53)  # whole numbers that a float64 tells apart
 _STEP_TIME = re.compile(
     r"^(?:(?:train )?(?:step|iter|iteration|batch|global step)s? (?:time|duration|timing)s?"
-    r"|(?:time|seconds) per (?:step|iter|iteration|batch)|end to end|duration|latency"
+    r"|(?:time|seconds) per (?:step|iter|iteration|batch)|end to end|duration"
     r"|elapsed time per iteration|time this iter|seconds|train step timing(?: in)?)$"
 )
 _STEP = re.compile("step|iter|iteration|batch")  # whose durations have a unit of their own
-_TOTAL = re.compile("(?:step )?total(?: time)?|elapsed(?: time)?")  # maybe since the beginning
+#: Maybe since the beginning, or of something else than the step whose time stands beside it.
+_TOTAL = re.compile("(?:step )?total(?: time)?|elapsed(?: time)?|latency")
 #: Names of the parts of a step in training loops, beside those in profiles.
 _PARTS = (
     (Phase.INPUT, r"(?:avg )?(?:data|reader)(?: cost)?|input|(?:data ?)?loader|data ?load(?:ing)?"
@@ -106,7 +107,7 @@ class Duration(NamedTuple):
     run: str  # in a table with a column per run or worker
     phase: int  # a `Phase`, or WHOLE
     unit_s: float
-    total: bool = False  # of a step, or of all since the beginning
+    total: bool = False  # see `_TOTAL`
 
 
 class StepColumns(NamedTuple):

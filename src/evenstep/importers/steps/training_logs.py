@@ -7,6 +7,7 @@ begin with it (torchrun, srun, mpirun); any other log is of one rank.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -428,7 +429,7 @@ def read(sources: Sequence[SourceFile]) -> Trace:
         log.timers.micro.clear()
     parts = list(log.timers.rows(whole_s if log.kind == _WITH_TIMERS else {}))
     if parts and log.kind != _WITH_TIMERS:  # some kinds number only some of their steps
-        log.rows, log.kind = [], log.kind or "timers"
+        log.rows, log.kind, apart = [], log.kind or "timers", 1.0
     told = [*((*row, WHOLE) for row in log.rows), *parts]
     for at in {row[:2] for row in log.rows} & log.parts.keys() if not parts else ():
         told += [(*at, np.nan, lasted, part) for part, lasted in log.parts[at].items() if lasted]
@@ -472,7 +473,7 @@ def _between(log: Log, limits: list[str]) -> list[progress.Row]:
 
 def _numbered(log: Log, rows: list[progress.Row]) -> list[progress.Row]:
     """The rows, and the parts of the log, by steps, where numbers are of the samples in them."""
-    batch = int(np.gcd.reduce([row[1] for row in rows])) if log.kind == OF_SAMPLES else 1
+    batch = (log.kind == OF_SAMPLES and math.gcd(*(row[1] for row in rows))) or 1
     log.parts = {(rank, number // batch): parts for (rank, number), parts in log.parts.items()}
     return [(rank, number // batch, start, seconds) for rank, number, start, seconds in rows]
 
