@@ -221,9 +221,13 @@ def test_who_is_slow_at_an_evaluation_of_all_is_slow_at_it_as_at_other_work():
     assert not found["checkpoint_stall"].where.ranks
 
 
-def test_what_every_step_evaluates_is_part_of_its_work():
-    teacher = World().delayed(Phase.EVALUATION, np.full((60, 4), 30 * MS))
-    assert not any(one.mode == "checkpoint_stall" for one in diagnose(teacher.trace()).findings)
+@pytest.mark.parametrize(("every", "first", "stops"), [(1, 0, False), (2, 0, True), (2, 1, True)])
+def test_what_every_step_evaluates_is_part_of_its_work(every, first, stops):
+    """Not so what every other step does, be it the first and last of the 57 that are judged."""
+    table = np.zeros((60, 4))
+    table[first::every] = 30 * MS
+    found = diagnose(World().delayed(Phase.EVALUATION, table).trace()).findings
+    assert any(one.mode == "checkpoint_stall" for one in found) == stops
 
 
 def test_a_checkpoint_that_one_rank_has_no_part_in_is_not_told_of_every_rank():

@@ -80,6 +80,13 @@ def test_a_slow_link_within_one_host_is_named_with_its_stages(link, device, sinc
     assert finding.severity == pytest.approx(1 - judged[0] / judged[1], rel=0.1)
 
 
+@pytest.mark.parametrize("since", [12, 22, 36])
+def test_where_all_links_become_slow_together_none_is_named(since):
+    links = {(stage, stage + 1): 6.0 for stage in range(3)}
+    slow = Pipeline(stages=4, on_device=True, steps=40, slow_link=links, slow_from=since)
+    assert "fabric_contention" not in {one.mode for one in diagnose(slow.trace()).findings}
+
+
 def test_a_slow_link_of_a_run_too_large_to_hold_is_slow_in_the_steps_between_those_held():
     trace = Pipeline(stages=4, on_device=True, steps=80, slow_link={(0, 1): 6.0}).trace()
     with pytest.MonkeyPatch.context() as small:

@@ -12,6 +12,7 @@ links of its kind.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -181,23 +182,21 @@ def _of_episodes(case: Case, slow: _SlowTransfers, gain: Gain, together: bool) -
 
 def _slow_links(case: Case) -> list[Finding]:
     """Links whose quickest messages, for the run or parts of it, take longer than nearly all on the
-    calm links of their kind; where they are all links of one rank, that rank.
-
-    Calm links need not be the majority: a link may be slower than its kind, but never faster."""
+    calm links of their kind, then and in all; where they are all links of one rank, that rank."""
     if case.stuck:
         return []
     graph = case.costs.graph
     table, usual = graph.operations, graph.took_ns.astype(float)
     kinds = [one for one in message_kinds(case.trace, graph).values() if len(one) >= SEVERAL]
     for kind in kinds:  # enough to tell an exception
-        channels = [part for one in kind for part in _parts(one)]
-        floors_ns = [np.quantile(table.took_ns[one], levels.LOW) for one in channels]
-        quick = np.quantile(floors_ns, levels.UNDISTURBED)
-        calm = [one for one, floor in zip(channels, floors_ns, strict=True) if floor <= quick]
-        most = np.quantile(table.took_ns[np.concatenate(calm)], 1 - levels.LOW)
-        for channel, floor in zip(channels, floors_ns, strict=True):
-            if floor > most:
-                usual[channel] = np.minimum(quick, table.took_ns[channel])
+        enough = min(levels.LISTED, min(map(len, kind)) // levels.FEWEST)
+        parts = [np.array_split(one, max(enough, 1)) for one in kind]
+        ever = _calm(table.took_ns, [one for each in parts for one in each])
+        for channels in zip(*parts, strict=True):
+            quick, most = np.maximum(_calm(table.took_ns, channels), ever)
+            for one in channels:
+                if np.quantile(table.took_ns[one], levels.LOW) > most:
+                    usual[one] = np.minimum(quick, table.took_ns[one])
     slow = np.flatnonzero(usual < table.took_ns)
     if not len(slow):
         return []
@@ -206,9 +205,13 @@ def _slow_links(case: Case) -> list[Finding]:
     return _slow_link(case, slow, usual, ends, np.unique(ends[:, judged], axis=1))
 
 
-def _parts(channel: Array) -> list[Array]:
-    """The messages of a channel in parts of a run, which have enough for a quickest one."""
-    return np.array_split(channel, max(min(levels.LISTED, len(channel) // levels.FEWEST), 1))
+def _calm(took_ns: Array, channels: Sequence[Array]) -> tuple[float, float]:
+    """What the quickest and nearly all messages of the calm channels take, ns. These need not be
+    the majority: a link may be slower than its kind, but never faster."""
+    floors = [np.quantile(took_ns[one], levels.LOW) for one in channels]
+    quick = np.quantile(floors, levels.UNDISTURBED)
+    calm = [one for one, floor in zip(channels, floors, strict=True) if floor <= quick]
+    return float(quick), float(np.quantile(took_ns[np.concatenate(calm)], 1 - levels.LOW))
 
 
 def _slow_link(case: Case, slow: Array, usual: Array, ends: Array, judged: Array) -> list[Finding]:

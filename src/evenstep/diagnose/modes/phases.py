@@ -12,7 +12,7 @@ from evenstep.diagnose.finding import Evidence, Finding, Where
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import middle_of_others
-from evenstep.diagnose.levels import DOMINANT, MINOR, MOST, NAMED
+from evenstep.diagnose.levels import DOMINANT, MINOR, MOST, NAMED, NEARLY_ALL
 from evenstep.diagnose.modes.intervention import constant, finding_of, finding_of_late, when
 from evenstep.diagnose.sentences import say
 from evenstep.trace.columns import Array
@@ -144,8 +144,8 @@ def _all_stopped(case: Case, phase: Phase) -> list[Finding]:
     lasted = case.grid.phase_ns[phase]
     common = middle_of_others(lasted)
     stopped = common > 0
-    if not stopped.any() or (phase is Phase.EVALUATION and stopped.mean() > MOST):
-        return []  # what most steps evaluate, as with a teacher, is part of their work
+    if not stopped.any() or (phase is Phase.EVALUATION and stopped.mean() > NEARLY_ALL):
+        return []  # what every step evaluates, as with a teacher, is part of their work
     length_ns = np.median(common[stopped])
     name, option, what = STOPPED[phase]
     return finding_of(
