@@ -39,13 +39,9 @@ def excess(work: Sequence[float], queued: Sequence[float] = (), step: float = 0)
 
 
 def late(
-    work: Sequence[float],
-    blocked: Sequence[float],
-    step: float,
-    *,
-    queued: Sequence[float] = (),
-    threshold: float = LATE,
-) -> list[int]:
+    work: Sequence[float], blocked: Sequence[float], step: float, *,
+    queued: Sequence[float] = (), threshold: float = LATE,
+) -> list[int]:  # fmt: skip
     """Indices of the late ranks; none where they would be more than half of all.
 
     `work`, `queued` (see `measures`) and `blocked` are per rank and step, in the unit of `step`.

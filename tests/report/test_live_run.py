@@ -211,6 +211,13 @@ def test_the_last_step_of_a_rank_that_died_is_that_of_its_records(watched, run):
     assert (rows[0].step, rows[2].step, rows[2].inside) == (39, 44, "all_gather")
 
 
+def test_a_copy_of_a_spool_beside_it_is_the_same_rank(watched, run):
+    path = LiveRank(run, 0, world=1).steps(40).spool.path
+    shutil.copy(path, path.with_name("rank-00000-copy.spool"))
+    watched.look()
+    assert watched.run.window.last_step.tolist() == [39]
+
+
 def test_ranks_of_a_preempted_attempt_without_a_launcher_have_not_died_of_themselves(watched, run):
     job(run, pid=DEAD_PID)
     notice = json.dumps({"signal": "SIGTERM", "at": "2026-01-01T00:00:00+00:00"})

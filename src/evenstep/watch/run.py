@@ -121,10 +121,11 @@ class LiveRun(FollowedRun):
         known = sorted(self._known.values(), key=lambda one: one.seen.rank)
         self.states = [one.seen for one in known]
         self.world = max((int(one.tail.identity.get("world", 1)) for one in known), default=0)
-        known = [one for one in known if len(one.tail.steps)]
-        steps = {one.seen.rank: one.tail.steps for one in known}
+        latest = {one.seen.rank: one for one in known if len(one.tail.steps)}
+        steps = {rank: one.tail.steps for rank, one in latest.items()}
+        last = [one.last_step for one in latest.values()]
         self.window, self.steps = rank_window(steps), step_table(list(steps.values()))
-        self.window.last_step = np.maximum(self.window.last_step, [one.last_step for one in known])
+        self.window.last_step = np.maximum(self.window.last_step, last)
         self.request = read_request(self.path)
 
     def _find_spools(self) -> None:

@@ -54,9 +54,8 @@ class Heartbeat:
         self._noted: dict[str, Any] = {}  # the exception that stands in the spool, described
         self._left = (-1, {"by": "", "frames": [""]})  # the step of the last `sys.exit`, and where
         self._leaves: dict[tuple[Any, str], Callable[..., Any]] = {
-            (sys, "exit"): sys.exit,
-            (os, "_exit"): os._exit,
-        }
+            (sys, "exit"): sys.exit, (os, "_exit"): os._exit,
+        }  # fmt: skip
         self._armed = True
         self._stopping = False
         self._bell = Bell()
