@@ -1010,6 +1010,14 @@ def test_the_wait_for_data_in_the_line_of_a_step_is_its_input(opened, line):
     assert found.severity == pytest.approx(1.3004 / 5, rel=0.1)
 
 
+def test_a_step_told_again_as_the_next_epoch_begins_is_the_same_step(opened):
+    text = "".join(
+        f"2024-01-01 10:00:{at:02d},{500 * (epoch > at // 11)} epoch {epoch} step {at} loss 2.5\n"
+        for at in range(1, 31) for epoch in sorted({(at - 1) // 10, at // 10})
+    )  # fmt: skip
+    assert {at for _, at in seconds_of_steps(opened(text))} == set(range(2, 31))
+
+
 def test_the_steps_of_espnet_are_numbered_by_their_epochs(opened):
     told = "iter_time=1.9e-04, forward_time=0.04, backward_time=0.05, loss=9.1, train_time=0.{}"
     text = "".join(

@@ -94,8 +94,8 @@ class Log:
 
     rows: list[tuple[int, int, float, float]] = field(default_factory=list)
     ticks: list[progress.Tick] = field(default_factory=list)  # of a clock in whole seconds
-    #: Step, clock, epoch, and steps of the epochs before, by rank.
-    last: dict[int, tuple[int, float, int, int]] = field(default_factory=dict)
+    #: Step, clock, epoch, steps of the epochs before, and whether it began its epoch, by rank.
+    last: dict[int, tuple[int, float, int, int, bool]] = field(default_factory=dict)
     named: dict[int, LogLine] = field(default_factory=dict)  # steps without a time yet, by rank
     spans_s: dict[str, float] = field(default_factory=dict)  # parts of the run
     open_ms: dict[str, float] = field(default_factory=dict)  # start of open intervals of MLLOG
@@ -565,8 +565,8 @@ def _trust(kind: str) -> int:
 def _enter(log: Log, rank: int, said: LogLine) -> None:
     """Add a row for the step, with the line's duration or the time since an earlier step."""
     log.epoch_steps = said.total
-    before, clock_s, epoch, base = log.last.get(rank, (-1, np.nan, said.epoch, 0))
-    if said.epoch > epoch and said.number + base <= before:  # numbers begin anew
+    before, clock_s, epoch, base, first = log.last.get(rank, (-1, np.nan, -1, 0, False))
+    if (begins := said.epoch > epoch) and said.number + base < before + first:  # and so do numbers
         base = before
     said = said._replace(number=said.number + base)
     coarse = said.whole and np.isnan(said.seconds) and said.number >= before
@@ -574,7 +574,7 @@ def _enter(log: Log, rank: int, said: LogLine) -> None:
         return
     # several lines may have the same second
     if said.since or said.number < before or said.clock_s != clock_s:
-        log.last[rank] = said.number, said.clock_s, max(said.epoch, epoch), base
+        log.last[rank] = said.number, said.clock_s, max(said.epoch, epoch), base, begins
     seconds = said.seconds
     if said.since:
         seconds = seconds / (said.number - before) if said.number > before >= 0 else np.nan
