@@ -329,10 +329,8 @@ class Case:
 
     def by_phase_ns(self, cells: Array) -> Array:
         """How late these cells are in total, by phase and rank, for all causes."""
-        late, place = np.sum(list(self.delays.late_ns.values()), axis=0), np.nonzero(cells)
-        number = self.delays.phase[place] * cells.shape[1] + place[1]
-        total = np.bincount(number, late[place], len(Phase) * cells.shape[1])
-        return total.reshape(len(Phase), -1)
+        late = np.where(cells, np.sum(list(self.delays.late_ns.values()), axis=0), 0.0)
+        return np.stack([(late * (self.delays.phase == phase)).sum(axis=0) for phase in Phase])
 
     def phase_in_words(self, phase: Phase) -> str:
         """Where a phase is, in words; an inferred forward is called the time before backward, and

@@ -151,11 +151,8 @@ def _cause(case: Case, place: Stuck) -> str:
         did = f"called the matching {wanted}" if place.peer >= 0 else "entered it"
         cause = f"{case.ranks_in_words(place.missing)} never {did}"
         last = last_of(trace, place.missing[0]) if len(place.missing) == 1 else ""
-        return (
-            cause
-            + _clause_of_end(trace, place)
-            + (f"; the last it entered was {last}" if last else "")
-        )
+        entered = f"; the last it entered was {last}" if last else ""
+        return cause + _clause_of_end(trace, place) + entered
     if place.different and place.peer >= 0:
         return f"{words.ranks(place.different)} disagree on the size of the message"
     if place.different:
@@ -276,14 +273,10 @@ def out_of_step(trace: Trace, place: Stuck, rank: int) -> str:
 
 def _is_new(events: Columns, place: Stuck, rank: int) -> bool:
     """Whether a rank brought what none did before, in a call that another made as ever."""
-    made = {
-        call
-        for each in place.calls
-        for call in calls_before(events, place.group, place.sequence, each)
-    }
-    return sizes_differ(place) and [
-        each for each, call in place.calls.items() if call[:3] not in made
-    ] == [rank]
+    before = (calls_before(events, place.group, place.sequence, each) for each in place.calls)
+    made = {call for calls in before for call in calls}
+    new = [each for each, call in place.calls.items() if call[:3] not in made]
+    return sizes_differ(place) and new == [rank]
 
 
 # -- ranks that died -------------------------------------------------------------------------------

@@ -159,8 +159,7 @@ def _of_episodes(case: Case, slow: _SlowTransfers, gain: Gain, together: bool) -
     return finding_of(
         case, f"fabric_contention{'.stalls' * alone}", gain,
         numbers={
-            "factor": factor,
-            "steps": float(late.mean()),
+            "factor": factor, "steps": float(late.mean()),
             "at": f" on the link {where.links[0]}" if len(where.links) == 1 else "",
             "again": f", every {words.duration(period.period * 1e9)}" if period else "",
             "neighbour": "another job with steps of its own" if period else "other traffic",
@@ -322,10 +321,7 @@ def _findings_of_collapse(case: Case, parts: list[_Collapse], gain: Gain) -> lis
     return finding_of(
         case, "incast", gain,
         numbers={
-            "name": first.shape.name,
-            "took": took,
-            "usual": usual,
-            "basis": first.basis,
+            "name": first.shape.name, "took": took, "usual": usual, "basis": first.basis,
             "senders": senders,
             "whom": f"to {words.ranks(receivers)}" if receivers else "to every rank at once",
         },
