@@ -283,7 +283,7 @@ def fit_links(seen: Calls, node: Array, cards: int) -> FittedLinks:
     if any(len({one.bytes for one in part}) == 1 for part in (inside, across)):
         limits.append(
             "collectives are of one size: latency and bandwidth cannot be told apart, and messages "
-            "are taken to have the latency that scenarios have by default"
+            "are taken to have the latency of scenarios by default, or none where they take less"
         )
     disturbed = [one for one in seen if one.transfer_ns > 1.5 * one.floor_ns > 0]
     if disturbed:
