@@ -189,13 +189,13 @@ def _slow_links(case: Case) -> list[Finding]:
     kinds = [one for one in message_kinds(case.trace, graph).values() if len(one) >= SEVERAL]
     for kind in kinds:  # enough to tell an exception
         enough = min(levels.LISTED, min(map(len, kind)) // levels.FEWEST)
-        parts = [np.array_split(one, max(enough, 1)) for one in kind]
-        ever = _calm(table.took_ns, [one for each in parts for one in each])
-        for channels in zip(*parts, strict=True):
-            quick, most = np.maximum(_calm(table.took_ns, channels), ever)
-            for one in channels:
-                if np.quantile(table.took_ns[one], levels.LOW) > most:
-                    usual[one] = np.minimum(quick, table.took_ns[one])
+        parts = list(zip(*(np.array_split(one, max(enough, 1)) for one in kind), strict=True))
+        floors_ns = [[np.quantile(usual[one], levels.LOW) for one in each] for each in parts]
+        ever = _calm(table.took_ns, [one for each in parts for one in each], np.ravel(floors_ns))
+        for channels, floors in zip(parts, np.array(floors_ns), strict=True):
+            quick, most = np.maximum(_calm(table.took_ns, channels, floors), ever)
+            for at in np.flatnonzero(floors > most):
+                usual[channels[at]] = np.minimum(quick, table.took_ns[channels[at]])
     slow = np.flatnonzero(usual < table.took_ns)
     if not len(slow):
         return []
@@ -204,12 +204,11 @@ def _slow_links(case: Case) -> list[Finding]:
     return _slow_link(case, slow, usual, ends, np.unique(ends[:, judged], axis=1))
 
 
-def _calm(took_ns: Array, channels: Sequence[Array]) -> tuple[float, float]:
+def _calm(took_ns: Array, channels: Sequence[Array], floors_ns: Array) -> tuple[float, float]:
     """What the quickest and nearly all messages of the calm channels take, ns. These need not be
     the majority: a link may be slower than its kind, but never faster."""
-    floors = [np.quantile(took_ns[one], levels.LOW) for one in channels]
-    quick = np.quantile(floors, levels.UNDISTURBED)
-    calm = [one for one, floor in zip(channels, floors, strict=True) if floor <= quick]
+    quick = np.quantile(floors_ns, levels.UNDISTURBED)
+    calm = [one for one, floor in zip(channels, floors_ns, strict=True) if floor <= quick]
     return float(quick), float(np.quantile(took_ns[np.concatenate(calm)], 1 - levels.LOW))
 
 
