@@ -1155,6 +1155,14 @@ def test_a_line_that_only_tells_how_long_steps_took_is_of_the_step_before(opened
     }
 
 
+@pytest.mark.parametrize("of", ["validation ", "Eval: ", "test "])
+def test_how_long_a_step_of_an_evaluation_took_is_not_of_the_step_before(opened, of):
+    text = "".join(f"step {at} loss 2.5\n{{}}step time: 0.{at} s\n" for at in range(1, 9))
+    assert seconds_of(opened(text.format(*[""] * 8))) == {at: at / 10 for at in range(1, 9)}
+    with pytest.raises(EvenstepError, match="nothing to read"):
+        opened(text.format(*[of] * 8))
+
+
 def test_the_mean_at_the_end_of_a_run_is_not_of_its_last_step(opened):
     text = "".join(f" {at}%|##  | {at}/99 [00:{at:02d}<01:00,  1.0s/it]\n" for at in range(1, 50))
     more = "{'loss': 2.3, 'step': 49}\n{'train_runtime': 49, 'train_steps_per_second': 0.25}\n"

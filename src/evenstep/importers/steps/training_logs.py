@@ -191,6 +191,7 @@ _EACH = re.compile(
 )
 #: What a line says of the step in one before it: `per step time: 936 ms`, `global_step/sec: 1.5`.
 _AFTER = re.compile(
+    r"^(?!.*\b(?:[Ee]val|[Tt]est|[Vv]al)).*?"
     r"\b(?:(?:step|iter(?:ation)?|batch)[ _]time|(?P<rate>\w{0,12}(?:step|batche|iter)s?(?:/|_per_)"
     rf"s(?:ec(?:ond)?)?)): {_VALUE}(?P<unit>[mu])?(?:s|sec)?\b"
 )
