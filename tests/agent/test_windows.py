@@ -89,6 +89,15 @@ def test_the_late_rank_is_named_with_what_it_costs():
     assert (late.share, late.waiting_ranks) == (0.45, 2)
 
 
+def test_of_late_ranks_the_one_is_named_that_is_late_by_most_and_not_who_waits_for_a_loader():
+    """All wait for workers of their loaders, rank 3 longest: 40 ms more work than the others, and
+    40 of waiting; rank 4 works 70 more."""
+    all_ = [(0, 20, 10), (1, 20, 10), (2, 20, 10), (3, 100, 50), (4, 90, 10)]
+    reports = [report(r, work=work)._replace(queued_ns=ms * MS) for r, work, ms in all_]
+    late = latest_rank(reports, threshold=0.1)
+    assert (late.rank, late.excess_ns) == (4, 70 * MS)
+
+
 def test_a_victim_whose_wait_looks_like_work_is_not_named():
     # Its wait could not be kept apart from its work: it works and waits long at once.
     victim = report(0, work=95, wait=45)

@@ -141,8 +141,9 @@ def latest_rank(reports: Sequence[WindowReport], *, threshold: float) -> Late | 
     places = lateness.late(work, blocked, step_ns, queued=queued, threshold=threshold)
     if not places:
         return None
-    latest = max(places, key=lambda place: work[place])
-    excess_ns = int(max(lateness.excess(work, queued, step_ns)))
+    above = lateness.excess(work, queued, step_ns)
+    latest = max(places, key=above.__getitem__)
+    excess_ns = int(above[latest])
     waiting = sum(each >= excess_ns // 2 for i, each in enumerate(blocked) if i != latest)
     slowest = reports[latest]
     return Late(slowest.rank, excess_ns, excess_ns / slowest.step_ns, waiting)
