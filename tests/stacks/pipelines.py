@@ -25,7 +25,7 @@ class Pipeline:
     transfer_ms: float = 0.5
     slower: dict[int, float] = field(default_factory=dict)
     slow_link: dict[tuple[int, int], float] = field(default_factory=dict)  # more, of two stages
-    slow_from: int = 0  # the step from which on the link is slow
+    slow_from: dict[tuple[int, int], int] = field(default_factory=dict)  # if later: the first step
     posted_early: bool = False  # all receives of a step at its beginning
     on_device: bool = False  # as profiles show: entered when compute had come to it
 
@@ -75,7 +75,8 @@ class _Run:
         posted = self.began[rank] if self.world.posted_early else needed
         meets = posted if self.world.on_device else sent_ms  # a kernel sends to a kernel
         link = min(rank, peer), max(rank, peer)
-        more = self.world.slow_link.get(link, 0.0) * (self.step >= self.world.slow_from)
+        begun = self.step >= self.world.slow_from.get(link, 0)
+        more = self.world.slow_link.get(link, 0.0) * begun
         here = max(meets, sent_ms) + self.world.transfer_ms + more
         done = max(needed, here)
         if self.world.on_device:

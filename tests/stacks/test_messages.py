@@ -71,7 +71,7 @@ def test_in_a_pipeline_of_equal_stages_nobody_is_late(device, early):
 def test_a_slow_link_within_one_host_is_named_with_its_stages(link, device, since, often):
     """For all of the run, or from the tenth of the 17 steps that are judged on."""
     calm = Pipeline(stages=4, on_device=device, steps=20)
-    slow = replace(calm, slow_link={link: 6.0}, slow_from=since)
+    slow = replace(calm, slow_link={link: 6.0}, slow_from={link: since})
     finding = diagnose(slow.trace()).findings[0]
     assert finding.mode == "fabric_contention"
     assert finding.title == f"Slow messages between ranks {link[0]} and {link[1]}"
@@ -83,8 +83,18 @@ def test_a_slow_link_within_one_host_is_named_with_its_stages(link, device, sinc
 @pytest.mark.parametrize("since", [12, 22, 36])
 def test_where_all_links_become_slow_together_none_is_named(since):
     links = {(stage, stage + 1): 6.0 for stage in range(3)}
-    slow = Pipeline(stages=4, on_device=True, steps=40, slow_link=links, slow_from=since)
+    slow = Pipeline(stages=4, on_device=True, steps=40, slow_link=links)
+    slow = replace(slow, slow_from=dict.fromkeys(links, since))
     assert "fabric_contention" not in {one.mode for one in diagnose(slow.trace()).findings}
+
+
+def test_of_two_slow_links_the_costlier_is_told_with_its_own_steps_and_times():
+    """One of 6 ms more in the last 18 of 37 steps, and one of 2 ms more in all."""
+    slow = Pipeline(stages=4, on_device=True, steps=40, slow_link={(0, 1): 6.0, (2, 3): 2.0})
+    finding = diagnose(replace(slow, slow_from={(0, 1): 22}).trace()).findings[0]
+    assert finding.title == "Slow messages between ranks 0 and 1"
+    assert "slower in 49 % of the steps:" in finding.cause
+    assert "take 6.5 ms" in finding.observation
 
 
 def test_a_slow_link_of_a_run_too_large_to_hold_is_slow_in_the_steps_between_those_held():

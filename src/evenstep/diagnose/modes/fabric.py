@@ -229,9 +229,10 @@ def _slow_link(case: Case, slow: Array, usual: Array, ends: Array, judged: Array
     info, worst = case.trace.ranks, whole if of_rank else [int(one) for one in ordered[0]]
     nodes = [(info[int(a)].node, info[int(b)].node) for a, b in ordered]
     links = [f"{one}-{other}" for one, other in nodes if one != other]
-    late = case.grid.spread(np.isin(case.grid.steps, table.step[slow]))
+    mine = np.isin(ends[:, slow], worst).sum(axis=0) == len(worst)
+    late = case.grid.spread(np.isin(case.grid.steps, table.step[slow[mine]]))
     often = "every step" if late.all() else f"{words.percent(late.mean())} of the steps"
-    took, calm = (float(np.median(part)) for part in (table.took_ns[slow], usual))
+    took, calm = (float(np.median(part[mine])) for part in (table.took_ns[slow], usual))
     gain = gain_of(case, Change.of_transfers(slow, usual))
     case.claims.slow_ns += gain.saved_ns
     return finding_of(
