@@ -975,7 +975,14 @@ def test_a_latency_of_an_iteration_on_a_rank_is_its_step(opened):
     assert ((rows.exit_ns - rows.enter_ns) / 1e9).max() == pytest.approx(0.23)
 
 
-def test_a_latency_beside_the_time_of_a_step_is_none_of_it(opened):
-    trace = opened("step,step_time_s,latency_ms\n" + "".join(f"{n},0.5,3\n" for n in range(1, 8)))
+@pytest.mark.parametrize("time", ["step_time_s", "total_s"])
+def test_a_latency_beside_the_time_of_a_step_is_none_of_it(opened, time):
+    trace = opened(f"step,{time},latency_ms\n" + "".join(f"{n},0.5,3\n" for n in range(1, 8)))
     rows = trace.of_kind(Kind.STEP)
     assert ((rows.exit_ns - rows.enter_ns) / 1e9).min() == pytest.approx(0.5)
+
+
+def test_a_latency_that_grows_is_no_time_since_the_beginning(opened):
+    trace = opened("step,latency_ms\n" + "".join(f"{n},{300 + 40 * n}\n" for n in range(1, 30)))
+    rows = trace.of_kind(Kind.STEP)
+    assert ((rows.exit_ns - rows.enter_ns) / 1e9).max() == pytest.approx(1.46)

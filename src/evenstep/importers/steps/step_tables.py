@@ -72,12 +72,11 @@ DAY_S = 86_400.0
 LARGEST = float(1 << 53)  # whole numbers that a float64 tells apart
 _STEP_TIME = re.compile(
     r"^(?:(?:train )?(?:step|iter|iteration|batch|global step)s? (?:time|duration|timing)s?"
-    r"|(?:time|seconds) per (?:step|iter|iteration|batch)|end to end|duration"
+    r"|(?:time|seconds) per (?:step|iter|iteration|batch)|end to end|duration|latency"
     r"|elapsed time per iteration|time this iter|seconds|train step timing(?: in)?)$"
 )
 _STEP = re.compile("step|iter|iteration|batch")  # whose durations have a unit of their own
-#: Maybe since the beginning, or of something else than the step whose time stands beside it.
-_TOTAL = re.compile("(?:step )?total(?: time)?|elapsed(?: time)?|latency")
+_TOTAL = re.compile("(?:step )?total(?: time)?|elapsed(?: time)?")  # maybe since the beginning
 #: Names of the parts of a step in training loops, beside those in profiles.
 _PARTS = (
     (Phase.INPUT, r"(?:avg )?(?:data|reader)(?: cost)?|input|(?:data ?)?loader|data ?load(?:ing)?"
@@ -107,7 +106,8 @@ class Duration(NamedTuple):
     run: str  # in a table with a column per run or worker
     phase: int  # a `Phase`, or WHOLE
     unit_s: float
-    total: bool = False  # see `_TOTAL`
+    total: bool = False  # of a step, or of all since the beginning
+    alone: bool = False  # of a step only where no other time of it is told
 
 
 class StepColumns(NamedTuple):
@@ -199,7 +199,7 @@ def duration_of(name: str) -> Duration | None:
     if unit is None and _TIMED.search(of_all):
         unit = all_unit or 1.0
     if whole or _STEP_TIME.match(core) or core in _UNIT_NAMES[2 * bool(of_all) :]:
-        return Duration(name, run, WHOLE, unit or 1.0, bool(total))
+        return Duration(name, run, WHOLE, unit or 1.0, bool(total), core == "latency")
     word = core.removesuffix(" time")
     part = next((one for one, words in _PARTS if re.fullmatch(words, word)), phase(word))
     if part is None or (unit is None and not core.endswith(" time")):
@@ -364,6 +364,8 @@ def _of_steps(
     told: Collection[Duration], grows: Callable[[Duration], bool]
 ) -> tuple[list[Duration], list[Duration]]:
     """The durations of steps and of their parts, and those of the run: totals that grow."""
+    if not all(each.alone for each in told if each.phase == WHOLE):
+        told = [each for each in told if not each.alone]
     stated = any(each.phase == WHOLE and not each.total for each in told)
     of_run = [each for each in told if each.total and grows(each)]
     return [each for each in told if not each.total or not (stated or each in of_run)], of_run

@@ -178,7 +178,7 @@ def _parts(text: str) -> dict[int, float]:
     for name, value, unit in _PAIR.findall(text):
         named = f"{name} {unit}" if unit else f"{name}_time" if name.lower() == "data" else name
         one = duration_of(named)
-        if one and one.phase in _PARTS and (not one.total or name.startswith("step")):
+        if one and one.phase in _PARTS and not (one.alone or (one.total and name[:4] != "step")):
             found.setdefault(one.phase, float(value) * one.unit_s)
     return found
 
@@ -526,10 +526,8 @@ def _take(log: Log, text: str, own: int) -> bool:
     own_word = any(word in text for word in _RANK_WORDS) and _OWN.search(text, 0, _TAGGED)
     tag = own_word or _TAG.search(text, 0, _TAGGED) or _RANK.match(text)
     rank = int(next(filter(None, tag.groups()), own)) if tag else own
-    said: LogLine | None = None
     kind = "MLPerf" if _MLLOG in text else ""
-    if kind:
-        said = _mlperf(log, text)
+    said = _mlperf(log, text) if kind else None
     numbered = not kind and _STEP.search(text)
     for name, reader in KINDS.items() if not kind else ():
         marked = reader.mark in text if reader.mark else numbered
