@@ -357,6 +357,16 @@ def test_two_ranks_late_for_different_collectives_of_the_step_are_both_named(pla
     assert "backward" in found[-1].cause
 
 
+def test_ranks_late_in_all_phases_are_one_finding_whichever_is_a_little_more():
+    """As slow devices are: one rank by a millisecond more in forward, one in backward."""
+    world = World(ranks=8, noise=0.01).slow(1, Phase.FORWARD, 21 * MS)
+    world = world.slow(1, Phase.BACKWARD, 20 * MS).slow(6, Phase.FORWARD, 20 * MS)
+    slow = world.slow(6, Phase.BACKWARD, 21 * MS)
+    (found,) = (f for f in diagnose(slow.trace()).findings if f.mode == "straggler")
+    assert sorted(found.where.ranks) == [1, 6]
+    assert found.severity == pytest.approx(slow.injected_share(), rel=0.05)
+
+
 @pytest.mark.parametrize(("every", "told"), [(1, "last:"), (2, "last in 51 % of the steps:")])
 def test_a_rank_that_is_late_in_half_of_the_steps_is_said_to_be(every, told):
     """Its lateness is that of these steps, the cost is spread over all."""

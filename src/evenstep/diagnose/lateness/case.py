@@ -325,12 +325,9 @@ class Case:
 
     def main_phase(self, cells: Array) -> Phase:
         """The phase in which these cells are latest in total, for all causes."""
-        return Phase(int(self.by_phase_ns(cells).sum(axis=1).argmax()))
-
-    def by_phase_ns(self, cells: Array) -> Array:
-        """How late these cells are in total, by phase and rank, for all causes."""
-        late = np.where(cells, np.sum(list(self.delays.late_ns.values()), axis=0), 0.0)
-        return np.stack([(late * (self.delays.phase == phase)).sum(axis=0) for phase in Phase])
+        late = np.sum(list(self.delays.late_ns.values()), axis=0)
+        weight = np.bincount(self.delays.phase[cells], late[cells], len(Phase))
+        return Phase(int(np.argmax(weight)))
 
     def phase_in_words(self, phase: Phase) -> str:
         """Where a phase is, in words; an inferred forward is called the time before backward, and

@@ -63,6 +63,7 @@ class Delays:
     late_ns: dict[Cause, Array]  # how late a cell is, without noise; 0 where it is not late
     loss_ns: dict[Cause, Array]  # what the job lost to that
     phase: Array  # of `Phase`: where the excess lies
+    by_phase_ns: Array  # (phases, ranks): mean excess in each phase of work
     rest_ns: Array  # (steps,): further loss to uneven work, of no rank in particular
     chronic: Array  # (ranks,) bool
     noise_ns: float  # standard deviation of a rank's own work
@@ -119,8 +120,9 @@ def attribute(grid: StepGrid, costs: Costs, *, contended: bool) -> Delays:
     is_late = (excess > least) | as_ever
     late[Cause.WORK] = np.where(is_late, delay, 0.0)
     loss, rest = _cost(grid, costs, late, chronic)
-    phase, beyond = _phase_of(grid, costs, made_up / np.maximum(ahead, 1.0)), is_late & ~as_ever
-    return Delays(grid, excess, late, loss, phase, rest, chronic, noise, beyond)
+    phase, by_phase = _by_phase(grid, costs, made_up / np.maximum(ahead, 1.0))
+    beyond = is_late & ~as_ever
+    return Delays(grid, excess, late, loss, phase, by_phase, rest, chronic, noise, beyond)
 
 
 def _recorded_causes(grid: StepGrid, programs: Sequence[Array]) -> list[tuple[Cause, Array, Array]]:
@@ -237,12 +239,14 @@ def _no_delays(grid: StepGrid) -> Delays:
     none = dict.fromkeys(Cause, cells)
     chronic = np.zeros(len(grid.ranks), bool)
     nothing = np.zeros(len(grid.steps))
-    return Delays(grid, cells, none, none, cells.astype(int), nothing, chronic, 0.0, cells > 0)
+    return Delays(
+        grid, cells, none, none, cells.astype(int), cells[:1], nothing, chronic, 0.0, cells > 0
+    )
 
 
-def _phase_of(grid: StepGrid, costs: Costs, part: Array) -> Array:
+def _by_phase(grid: StepGrid, costs: Costs, part: Array) -> tuple[Array, Array]:
     """The phase in which each cell exceeds the other ranks most, beyond that part of what it is
-    ahead by at other barriers."""
+    ahead by at other barriers; and the mean excess in each phase: (phases, ranks)."""
     phases = {phase: above_others(grid.phase_ns[phase]) for phase in WORK_PHASES[:-1]}
     for phase in phases if part.any() else ():
         ahead = grid.from_sampled(costs.at_barriers_ns(in_phase(grid, phase))[1])
@@ -251,5 +255,5 @@ def _phase_of(grid: StepGrid, costs: Costs, part: Array) -> Array:
     known = known - grid.phase_ns[Phase.SYNC] + grid.blocked_ns
     unclaimed = np.maximum(grid.duration_ns - known - grid.held_ns, 0)
     phases[Phase.OTHER] = above_others(unclaimed)
-    names = np.array([int(phase) for phase in phases])
-    return np.asarray(names[np.argmax(np.stack(list(phases.values())), axis=0)])
+    names, more = np.array([int(phase) for phase in phases]), np.stack(list(phases.values()))
+    return names[np.argmax(more, axis=0)], more.mean(axis=1)

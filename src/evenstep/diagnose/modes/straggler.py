@@ -70,9 +70,12 @@ def _worth_mending(case: Case, cells: Array) -> Array:
 
 
 def _by_phase(case: Case, cells: Array) -> list[Array]:
-    """The cells of ranks that are latest in the same phase, for each such phase."""
-    phase = case.by_phase_ns(cells).argmax(axis=0)
-    return [cells & (phase == each) for each in np.unique(phase[cells.any(axis=0)])]
+    """The cells of ranks whose excess lies mostly in the same phases, for each such group."""
+    more = np.maximum(case.delays.by_phase_ns, 0.0)
+    share, group = more / np.maximum(more.sum(axis=0), 1.0), np.arange(cells.shape[1])
+    for latest in np.argsort(more.sum(axis=0), kind="stable"):  # the latest has the last word
+        group[np.minimum(share, share[:, [latest]]).sum(axis=0) > MOST] = latest
+    return [cells & (group == each) for each in np.unique(group[cells.any(axis=0)])]
 
 
 def _units(case: Case, behind: Array) -> Array:
