@@ -150,9 +150,8 @@ def _cause(case: Case, place: Stuck) -> str:
         wanted = "recv" if Op(place.op) is Op.SEND else "send"
         did = f"called the matching {wanted}" if place.peer >= 0 else "entered it"
         cause = f"{case.ranks_in_words(place.missing)} never {did}"
-        last = last_of(trace, place.missing[0]) if len(place.missing) == 1 else ""
-        entered = f"; the last it entered was {last}" if last else ""
-        return cause + _clause_of_end(trace, place) + entered
+        last = _clause_of_last(trace, place.missing[0]) if len(place.missing) == 1 else ""
+        return cause + _clause_of_end(trace, place) + last
     if place.different and place.peer >= 0:
         return f"{words.ranks(place.different)} disagree on the size of the message"
     if place.different:
@@ -211,8 +210,8 @@ def _in_words(trace: Trace, call: EnteredCall) -> str:
     return f"{name_of(call.op)}{size}{dtype}" + (f" in {site}" if site else "")
 
 
-def last_of(trace: Trace, rank: int) -> str:
-    """The last collective or message that a rank entered, in words."""
+def _clause_of_last(trace: Trace, rank: int) -> str:
+    """A clause on the last collective or message that a rank entered; "" without any."""
     rows = trace.of_kind(Kind.COLLECTIVE, Kind.POINT_TO_POINT)
     rows = rows.select(rows["rank"] == rank)
     if not len(rows):
@@ -220,7 +219,7 @@ def last_of(trace: Trace, rank: int) -> str:
     last = int(rows.enter_ns.argmax())
     site = trace.names[int(rows.name[last])]
     text = f"{name_of(int(rows.op[last]))} {int(rows.group_seq[last])}"
-    text += _of_group(trace, int(rows.group[last]))
+    text = f"; the last it entered was {text}{_of_group(trace, int(rows.group[last]))}"
     return text + (f" in {site}" if site else "")
 
 
@@ -294,7 +293,6 @@ def rank_failed(case: Case) -> list[Finding]:
     within = words.duration(max(others[-1].at_ns - first.at_ns, 0)) if others else ""
     theirs = words.ranks([death.rank for death in others])
     followed = f"; {theirs} followed within {within}" if others else ""
-    in_call = last_of(case.trace, first.rank)
     out_of_memory = (first.facts.get("ended") or {}).get("out_of_memory_kills")
     finding = _ending(
         "rank_failed", round(1.0 - case.running_share, 4), last, _remedy(first),
@@ -302,8 +300,7 @@ def rank_failed(case: Case) -> list[Finding]:
         layer="model" if first.facts.get("raised") else "node" if out_of_memory else "framework",
         confidence=CERTAIN if ended_ns(case.trace.ranks[first.rank]) else LIKELY,
         observation=f"{case.ranks_in_words(ranks)} died after step {last}{followed}",
-        cause=words.how_ended(first.facts)
-        + (f"; the last it entered was {in_call}" if in_call else ""),
+        cause=words.how_ended(first.facts) + _clause_of_last(case.trace, first.rank),
         where=case.where(ranks),
         title=words.capital(words.ranks(ranks))
         + f" died: {words.how_ended(first.facts, brief=True)}",
