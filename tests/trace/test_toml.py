@@ -46,7 +46,12 @@ def test_a_file_that_is_not_there_is_no_settings(tmp_path):
 def test_what_people_write_is_read(tmp_path):
     text = 'a.b.c = 1\nx = [1.5, 2.5]\ns = "' + "a.b" * 20 + '"\n[t.u]\nv = {w = 2}\n'
     assert parse_toml(text)["t"] == {"u": {"v": {"w": 2}}}
-    assert schema.parse("[" * 5_000) == "[" * 5_000
+
+
+def test_a_list_that_never_ends_is_refused_in_one_line():
+    with pytest.raises(ConfigError, match=r"^--set takes TOML, found \[{60}: ") as refused:
+        schema.parse("[" * 5_000)
+    assert len(str(refused.value)) < 200
 
 
 def test_a_size_beyond_any_number_is_refused_by_name():

@@ -182,7 +182,7 @@ def parse(value: str) -> Any:
         return parse_toml(f"value = {value}")["value"]
     except (ValueError, RecursionError) as error:
         if (text := value.strip()).startswith(("[", "{")):
-            raise ConfigError(f"--set takes TOML, found {text}: {error}") from None
+            raise ConfigError(f"--set takes TOML, found {text:.60}: {error}") from None
         return float(text) if _BARE.fullmatch(text) else text
 
 
