@@ -71,11 +71,11 @@ def _worth_mending(case: Case, cells: Array) -> Array:
 
 def _by_phase(case: Case, cells: Array) -> list[Array]:
     """The cells of ranks whose excess lies mostly in the same phases, for each such group."""
-    more = np.maximum(case.delays.by_phase_ns, 0.0)
+    late, more = np.flatnonzero(cells.any(axis=0)), np.maximum(case.delays.by_phase_ns, 0.0)
     share, group = more / np.maximum(more.sum(axis=0), 1.0), np.arange(cells.shape[1])
-    for latest in np.argsort(more.sum(axis=0), kind="stable"):  # the latest has the last word
+    for latest in late[np.argsort(more.sum(axis=0)[late], kind="stable")]:  # has the last word
         group[np.minimum(share, share[:, [latest]]).sum(axis=0) > MOST] = latest
-    return [cells & (group == each) for each in np.unique(group[cells.any(axis=0)])]
+    return [cells & (group == each) for each in np.unique(group[late])]
 
 
 def _units(case: Case, behind: Array) -> Array:
