@@ -105,3 +105,55 @@ def test_a_note_left_in_a_store_that_has_gone_since_is_no_error(said):
     job.now = [None, None]
     job.rounds()
     assert said() == []
+
+
+def test_the_line_says_all_there_is_to_say_in_order(said):
+    Job(
+        still("all_reduce 85", step=40), still("", "data.py:31 batch", step=41),
+        still("all_reduce 85", step=39), None, still("send 3", "", step=40),
+    ).rounds()  # fmt: skip
+    assert said() == [
+        "evenstep: no step has ended for 10 s, since step 40: "
+        "rank 1 in no collective, at data.py:31 batch; "
+        "ranks 0,2 in all_reduce 85, at train.py:1 main; "
+        "rank 4 in send 3; "
+        "no word yet from rank 3"
+    ]
+
+
+def test_a_rank_further_away_than_a_step_has_not_been_heard(said):
+    Job(still("all_reduce 85", step=40), still("", step=42), still("", step=38)).rounds()
+    assert said()[0].endswith("; no word yet from ranks 1-2")
+
+
+def test_a_job_that_marks_no_steps_stands_in_no_step_of_a_number(said):
+    Job(still("all_reduce 1", step=0), still("all_reduce 1", step=0)).rounds()
+    assert said() == [
+        "evenstep: no step has ended for 10 s: ranks 0-1 in all_reduce 1, at train.py:1 main"
+    ]
+
+
+def test_of_many_places_so_many_are_named(said):
+    Job(*(still(f"all_reduce {rank}") for rank in range(12))).rounds()
+    assert said()[0].count(";") == alarm.MOST_PLACES - 1
+
+
+@pytest.mark.parametrize(("seconds", "notes"), [(NOTE_S, 0), (NOTE_S + 0.1, 2)])
+def test_a_note_is_left_when_a_step_has_lasted_so_long(said, seconds, notes):
+    job = Job(still("a", seconds=seconds), still("b", seconds=seconds))
+    job.rounds()
+    assert len(job.alarms[0].store.values) == notes
+    assert said() == []
+
+
+def test_the_end_says_how_long_it_lasted_and_a_second_standstill_is_told_too(said):
+    job = Job(still("all_reduce 85", seconds=31), still("", seconds=31))
+    job.rounds()
+    job.now = [None, None]
+    job.rounds(1)
+    assert said()[1:] == ["evenstep: steps end again, after 31 s"]
+    job.now = [still("all_reduce 99", step=50)] * 2
+    job.rounds(HEAR_ROUNDS)
+    assert len(said()) == 2
+    job.rounds(1)
+    assert said()[2].endswith("since step 50: ranks 0-1 in all_reduce 99, at train.py:1 main")

@@ -305,3 +305,95 @@ def test_a_forked_child_leaves_without_a_word(leaving, spool):
         os._exit(0)
     assert "left" not in facts(spool)
     leaving._armed = True
+
+
+@pytest.mark.parametrize(
+    ("left_ms", "over_ms", "beats_ms"),
+    [
+        (500, None, [0, 200, 400, 500]),
+        (500, 300, [0, 200, 300]),
+        (500, 205, [0, 200, 220]),  # not sooner than 20 ms
+        (500, -10, [0]),  # it has lasted too long
+        (100, 900, [0, 100]),
+        (0, None, [0]),
+    ],
+)
+def test_it_beats_often_enough_until_it_is_time_or_the_step_lasts_too_long(
+    monkeypatch, recorder, left_ms, over_ms, beats_ms
+):
+    """On a clock that only rests move; the step began 50 ms before."""
+    now, beats, begin = [10**15], [], 10**15
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now[0])
+    monkeypatch.setattr(recorder.spool, "beat", lambda at: beats.append((at - begin) // 10**6))
+    recorder.words[Word.BEGAN] = begin - 50_000_000
+    heartbeat = Heartbeat(recorder)
+
+    def rest(milliseconds):
+        now[0] += milliseconds * 10**6
+
+    monkeypatch.setattr(heartbeat._bell, "wait", rest)
+    overdue_ns = 0 if over_ms is None else (over_ms + 50) * 10**6
+    assert heartbeat._rest_here(begin + left_ms * 10**6, overdue_ns, -1) == 0
+    assert beats == beats_ms
+
+
+def test_a_bell_ends_the_rest(monkeypatch, recorder):
+    heartbeat = Heartbeat(recorder)
+    heartbeat._bell.ring()
+    assert heartbeat._rest_here(time.monotonic_ns() + 10**15, 0, -1) == 0
+
+
+def test_a_look_says_when_to_look_again_and_an_exception_is_looked_for_each_second(recorder):
+    begin = time.monotonic_ns()
+    looked = []
+
+    def look(now_ns):
+        looked.append(now_ns)
+        return now_ns + 7, 9
+
+    assert Heartbeat(recorder, look).look() == (looked[0] + 7, 9)
+    late = Heartbeat(recorder, lambda now_ns: (now_ns + 10**12, 9)).look()
+    alone = Heartbeat(recorder).look()
+    for until_ns, overdue_ns in (late, alone):
+        assert begin + 10**9 <= until_ns <= time.monotonic_ns() + 10**9
+        assert overdue_ns in (0, 9)
+    assert alone[1] == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "context", "told"),
+    [
+        (1, None, ("SystemExit", "1")),
+        ("cannot go on", None, ("SystemExit", "cannot go on")),
+        (1, KeyError("loss"), ("KeyError", "'loss'")),
+        (0, KeyError("loss"), None),
+    ],
+)
+def test_an_exit_is_told_by_what_was_handled_then_unless_all_went_well(
+    recorder, spool, uncaught, code, context, told
+):
+    uncaught(raised(SystemExit(code), cause=context))
+    Heartbeat(recorder).note_uncaught()
+    fact = facts(spool).get("raised")
+    assert (fact and (fact["type"], fact["message"])) == told
+
+
+def test_a_message_is_told_by_its_first_line_and_without_its_type(recorder, spool, uncaught):
+    heartbeat = Heartbeat(recorder)
+    for error, told in (
+        (ValueError("  first\nsecond  "), "first"),
+        (ValueError("ValueError: twice"), "twice"),
+        (OSError("x" * 500), "x" * 200),
+    ):
+        uncaught(error)
+        heartbeat.note_uncaught()
+        assert facts(spool)["raised"]["message"] == told
+
+
+def test_an_exception_that_ends_this_process_is_noted_when_the_trace_ends(recorder, spool):
+    heartbeat = Heartbeat(recorder)
+    try:
+        raise KeyError("k")
+    except KeyError:
+        heartbeat.stop(1.0)
+    assert facts(spool)["raised"]["type"] == "KeyError"

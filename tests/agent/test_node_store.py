@@ -128,3 +128,94 @@ def test_what_the_first_rank_has_written_is_not_asked_of_the_store(node, store):
     assert one.multi_get(["home"]) == [b"here"]
     first.delete_key("home")
     assert store.values == {}
+
+
+def test_a_rank_that_ends_or_speaks_nonsense_is_no_loss_to_the_others(node, store, name):
+    first, one, other = node
+    third = StoreClient(name, refuse, lambda: False)
+    for each in (one, other, third):
+        each.check(["orders"])
+    pump(first, one, other, third)
+    one.close()
+    third._socket.send(b"\xff")
+    first.pump()
+    store.set("orders", b"now")
+    pump(first, other)
+    assert other.multi_get(["orders"]) == [b"now"]
+    with pytest.raises(OSError, match=r"has gone|Broken pipe"):
+        third.pump()
+    one._socket = None  # closed above
+    third.close()
+
+
+def test_a_client_of_its_own_is_used_for_all_there_is_from_then_on(store, name):
+    one = StoreClient(name, lambda: store, lambda: True)
+    one.set("late", b"1")
+    one.delete_key("late")
+    assert store.values == {}
+    one.set("late", b"2")
+    assert (one.check(["late"]), one.check(["late", "other"])) == (True, False)
+    assert one.multi_get(["late"]) == [b"2"]
+    one.pump()
+
+
+def test_of_what_waits_for_the_first_rank_only_so_much_is_kept(store, name):
+    """Nobody listens yet; what is too long for a message is not sent at all."""
+    made = []
+    one = StoreClient(name, lambda: store, lambda: bool(made))
+    one.set("long", b"x" * node_store.MOST_BYTES)
+    room = node_store.MOST_BYTES - len(pack(0, "fits"))
+    one.set("fits", b"x" * room)
+    for number in range(node_store.MOST_WAITING):
+        one.set(f"{number}", b"1")
+    made.append(1)
+    one.pump()
+    assert set(store.values) == {"fits", *map(str, range(node_store.MOST_WAITING - 1))}
+    assert len(store.values["fits"]) == room
+
+
+def test_a_socket_that_takes_no_more_is_written_to_later_in_order(node, store, monkeypatch):
+    _, one, _ = node
+    pump(*node)
+    sends, full = one._socket.send, [True]
+
+    class Full:
+        def __getattr__(self, name):
+            return getattr(real, name)
+
+        def send(self, message):
+            if full[0]:
+                raise BlockingIOError
+            return sends(message)
+
+    real = one._socket
+    monkeypatch.setattr(one, "_socket", Full())
+    for number in range(3):
+        one.set("said", b"%d" % number)
+    pump(*node)
+    assert not store.check(["said"])
+    full[0] = False
+    pump(*node)
+    assert store.multi_get(["said"]) == [b"2"]
+
+
+@pytest.mark.parametrize(
+    ("world", "local_world", "gathers"),
+    [(64, 8, False), (65, 5, True), (72, 8, True), (72, 1, False), (72, 7, False)],
+)
+def test_messages_are_gathered_by_nodes_of_one_size_in_large_jobs(world, local_world, gathers):
+    assert node_store.gathers_by_node(world, local_world) is gathers
+
+
+def test_names_of_two_nodes_or_jobs_differ_and_say_nothing():
+    names = {node_store.socket_name(*job) for job in (("a", "b"), ("ab",), ("a", "c"), ("b", "a"))}
+    assert len(names) == 4
+    assert {len(name) for name in names} == {len("evenstep-") + 32}
+    assert node_store.socket_name("a", "b") in names
+
+
+def test_messages_are_what_they_were_whatever_they_hold():
+    for kind in (node_store.SET, node_store.DELETE, node_store.WATCH):
+        assert unpack(pack(kind, "ключ", b"\0value")) == (kind, "ключ", b"\0value")
+    with pytest.raises(ValueError, match="not a message"):
+        unpack(pack(3, "key"))

@@ -78,3 +78,19 @@ def test_first_collectives_of_several_sizes_share_no_floor():
 
 def test_nobody_is_slowest_where_nobody_reported():
     assert slowest_of([]) is None
+
+
+@given(ORDERS, ORDERS)
+def test_only_what_is_new_is_told_again(before, now):
+    told = now.since(before)
+    for name in Orders._fields:
+        new, old = getattr(now, name), getattr(before, name)
+        assert getattr(told, name) == (None if new == old else new)
+    assert now.since(now) == Orders()
+
+
+def test_orders_of_another_version_or_with_a_flag_too_many_are_none():
+    data = bytearray(Orders(floor=SharedFloor(1, 8, 5, 2)).pack())
+    assert Orders.unpack(bytes([data[0] + 1]) + data[1:]) is None
+    for at in (1, 2):
+        assert Orders.unpack(bytes(data[:at]) + b"\x02" + data[at + 1 :]) is None

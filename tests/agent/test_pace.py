@@ -13,7 +13,7 @@ from evenstep.agent.recording.recorder import Recorder
 from evenstep.agent.recording.steps import ClosedStep
 from evenstep.agent.step_work import StepWork
 from evenstep.host.resources import ResourceUse
-from evenstep.pacing import Decision, Pacer, PacerSettings, Reason
+from evenstep.pacing import Decision, Pacer, PacerSettings, Plan, Reason, Slowest
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.layout import Actuator, Flag, Kind, Op, Phase
 from evenstep.trace.spool.spool import Spool
@@ -242,3 +242,101 @@ def test_rank_0s_floor_counts_for_collectives_of_its_kind_alone(recorder, monkey
         made.after_step(closed_step(recorder, step, start, start + 100 * MS, [0] * len(Phase)))
     assert [one.floor_lower_ns for one in seen] == [2 * MS, None]
     assert seen[0].margin_ns == MS
+
+
+def observed(recorder, monkeypatch, *steps, **told):
+    """What a pacer is told of steps, each (length in ms, (enter, exit or 0, bytes, flags) …)."""
+    made, seen = host(recorder), []
+    monkeypatch.setattr(made.pacer, "observe", seen.append)
+    group, start = GroupState(1, "u", (0, 1), 0), 10**9
+    for number, (lasts, *issued) in enumerate(steps):
+        for enter, leave, nbytes, flags in issued:
+            seq = recorder.collective(
+                start + enter * MS, group, int(Op.ALL_REDUCE), nbytes, nbytes, flags, -1, 1
+            )
+            if leave:
+                recorder.spool.close(seq, start + leave * MS)
+        closed = closed_step(recorder, number, start, start + lasts * MS, [0] * len(Phase))
+        for name, value in told.items():
+            setattr(closed, name, value)
+        row, _, _ = made.after_step(closed)
+        start += lasts * MS
+    return seen, row, closed
+
+
+def test_a_delay_is_taken_off_once_where_no_collective_ends_on_the_host(recorder, monkeypatch):
+    seen, row, _ = observed(recorder, monkeypatch, *[(100,)] * 3, held_ns=5 * MS)
+    assert {one.work_ns for one in seen} == {row.entry_ns} == {95 * MS}
+
+
+def test_own_work_is_what_lies_between_collectives_less_our_own_delay(recorder, monkeypatch):
+    """The last ended 20 ms before the step did, the next enters 50 after: 70, of them 5 ours."""
+    steps = [(100, (50, 80, 8, 0))] * 3
+    seen, row, _ = observed(recorder, monkeypatch, *steps, held_ns=5 * MS, samples=32)
+    assert [one.work_ns for one in seen] == [95 * MS, 65 * MS, 65 * MS]  # at first: of the step
+    assert (row.entry_ns, row.work_ns, row.delay_ns) == (65 * MS, 95 * MS, 5 * MS)
+    assert {(one.step_ns, one.delay_ns, one.batch) for one in seen} == {(100 * MS, 5 * MS, 32)}
+    assert [(one.step, one.steady) for one in seen] == [(0, False), (1, True), (2, True)]
+    assert seen[2].in_flight_ns == 30 * MS
+
+
+def test_collectives_in_flight_together_are_counted_once_and_marked(recorder, monkeypatch):
+    """From 10 to 60 and from 30 to 50 and from 55 to 90: 80 ms in flight, the later two overlap."""
+    asynchronous = int(Flag.ASYNC)
+    issued = [(10, 60, 8, asynchronous), (30, 50, 8, asynchronous), (55, 90, 8, asynchronous),
+              (95, 97, 8, 0)]  # fmt: skip
+    _, row, closed = observed(recorder, monkeypatch, (100, *issued))
+    assert closed.counted["in_flight_ns"] == 82 * MS
+    found = read_spool(recorder.spool.path).records
+    marked = found[found["kind"] == Kind.COLLECTIVE]["flags"] & Flag.OVERLAPPED
+    assert (marked > 0).tolist() == [False, True, True, False]
+    assert row.first == (Op.ALL_REDUCE, 8, 50 * MS)
+
+
+def test_what_was_waited_is_counted_where_it_is_known(recorder, monkeypatch):
+    """The second all-reduce, right behind the first, shows that transfers take 2 ms."""
+    steps = [(100, (50, 90, 8, 0), (90, 92, 8, 0))] * 50
+    _, row, closed = observed(recorder, monkeypatch, *steps)
+    assert (closed.counted["wait_ns"], closed.counted["wait_known"]) == (38 * MS, 1)
+    assert row.wait_ns == 38 * MS
+    _, _, closed = observed(recorder, monkeypatch, (100, (50, 0, 8, 0)))
+    assert (closed.counted["wait_ns"], closed.counted["wait_known"]) == (0, 0)
+
+
+def test_orders_take_effect_with_the_next_step_and_each_once(recorder, monkeypatch):
+    made, seen, adopted = host(recorder), [], []
+    monkeypatch.setattr(made.pacer, "observe", seen.append)
+    monkeypatch.setattr(made.pacer, "adopt", adopted.append)
+    plans = [Plan(4, 8, 1, 8, 2, 0), Plan(8, 12, 1, 8, 2, 0)]
+    made.take_orders(Orders(plans[0], Slowest(0, 3, 70 * MS)))
+    made.take_orders(Orders(plans[1]))
+    assert adopted == []
+    for number in range(2):
+        start = number * 100 * MS + 10**9
+        made.after_step(closed_step(recorder, number, start, start + 100 * MS, [0] * len(Phase)))
+    assert adopted == plans
+    assert [one.slowest for one in seen] == [Slowest(0, 3, 70 * MS), None]
+
+
+def test_time_blocked_in_collectives_is_no_work(recorder):
+    phases = [0] * len(Phase)
+    phases[Phase.SYNC], phases[Phase.INPUT] = 30 * MS, 10 * MS
+    closed = closed_step(recorder, 0, 10**9, 10**9 + 100 * MS, phases)
+    closed.held_ns = 5 * MS
+    row, _, _ = host(recorder).after_step(closed)
+    assert (row.step_ns, row.work_ns, row.first) == (100 * MS, 65 * MS, None)
+
+
+def test_what_has_left_the_ring_is_not_looked_at(tmp_path):
+    spool = Spool.create(tmp_path / "small", {"rank": 0}, ring_bytes=1, summary_bytes=1 << 16)
+    recorder = Recorder(spool)
+    group, lost = GroupState(1, "u", (0, 1), 0), 5
+    first = recorder.collective(10**9, group, int(Op.ALL_REDUCE), 8, 8, 0, -1, 1)
+    recorder.spool.close(first, 10**9 + 40 * MS)
+    closed = closed_step(recorder, 0, 10**9, 10**9 + 100 * MS, [0] * len(Phase))
+    for _ in range(spool.regions.ring_capacity + lost):
+        recorder.marker("loss", 1.0)
+    row, _, _ = host(recorder).after_step(closed)
+    assert (row.first, closed.counted["in_flight_ns"]) == (None, 0)
+    recorder.summaries.release()
+    spool.shut()

@@ -11,6 +11,7 @@ import pytest
 
 from evenstep.agent.recording import recorder as recording
 from evenstep.agent.recording.entries import GroupState
+from evenstep.agent.recording.phases import Word
 from evenstep.agent.recording.recorder import (
     LONGEST_NAME,
     SHORTEST_WAIT_NS,
@@ -174,6 +175,172 @@ def test_a_number_comes_back_to_the_bit(recorder):
     row = records(recorder, Kind.MARKER)[0]
     assert struct.unpack("<d", struct.pack("<Q", int(row["bytes_in"])))[0] == 0.1
     assert read_spool(recorder.spool.path).names[int(row["name"])] == "loss"
+
+
+def test_a_message_is_recorded_with_its_pair_and_its_place(recorder, group):
+    recorder.words[Word.STEP] = 5
+    recorder.clock.begins(Phase.BACKWARD, recorder.clock.start_ns)
+    phase = records(recorder, Kind.PHASE)["seq"][0]
+    told = {"nbytes": 400, "flags": int(Flag.ASYNC), "peer": 6, "dtype": 7, "order": 3, "tag": 9}
+    seq = recorder.point_to_point(1234, group, int(Op.SEND), **told, device=2)
+    (row,) = records(recorder, Kind.POINT_TO_POINT)
+    assert {name: int(row[name]) for name in (
+        "seq", "enter_ns", "exit_ns", "op", "step", "parent", "group", "group_seq", "bytes_in",
+        "bytes_out", "flags", "peer_or_root", "dtype", "payload", "thread", "device", "stream",
+        "held_ns", "name", "reduce_op", "device_enter_ns", "device_exit_ns",
+    )} == {
+        "seq": seq, "enter_ns": 1234, "exit_ns": 0, "op": Op.SEND, "step": 5, "parent": phase,
+        "group": group.index, "group_seq": 3, "bytes_in": 400, "bytes_out": 400,
+        "flags": Flag.ASYNC, "peer_or_root": 6, "dtype": 7, "payload": 9, "thread": 0,
+        "device": 2, "stream": 0, "held_ns": 0, "name": 0, "reduce_op": 0, "device_enter_ns": 0,
+        "device_exit_ns": 0,
+    }  # fmt: skip
+    recorder.point_to_point(1, group, int(Op.RECV), 4, 0, 4, 0, 1, -1)  # a tag of the library's own
+    assert records(recorder, Kind.POINT_TO_POINT)["payload"][1] == 0xFFFFFFFF
+    assert records(recorder, Kind.POINT_TO_POINT)["device"][1] == -1
+
+
+def test_spans_pauses_and_measurements_belong_to_the_step_and_the_phase_they_are_in(recorder):
+    recorder.words[Word.STEP] = 5
+    recorder.clock.begins(Phase.FORWARD, recorder.clock.start_ns)
+    phase = records(recorder, Kind.PHASE)["seq"][0]
+    recorder.spool.close(recorder.span_begins("data"), 7)
+    recorder.pause(10, 30, 2, 44, called=True)
+    recorder.pause(40, 50, 1, 0, called=False)
+    recorder.sample("host.load", 3, 0.5)
+    recorder.marker("loss", 2.0)
+    (span,), pauses = records(recorder, Kind.SPAN), records(recorder, Kind.PAUSE)
+    assert (span["step"], span["parent"], span["exit_ns"], span["thread"]) == (5, phase, 7, 0)
+    assert pauses[["enter_ns", "exit_ns", "op", "step", "parent", "payload", "flags"]].tolist() == [
+        (10, 30, 2, 5, phase, 44, Flag.CALLED), (40, 50, 1, 5, phase, 0, 0)
+    ]  # fmt: skip
+    for kind, device in ((Kind.SAMPLE, 3), (Kind.MARKER, -1)):
+        (row,) = records(recorder, kind)
+        assert (row["step"], row["parent"], row["device"]) == (5, 0, device)
+        assert row["enter_ns"] == row["exit_ns"] > 0
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A recorder whose ring holds few records."""
+    spool = Spool.create(tmp_path / "small", {"rank": 0}, ring_bytes=1, summary_bytes=1 << 16)
+    made = Recorder(spool)
+    yield made
+    made.summaries.release()
+    spool.shut()
+
+
+def test_of_what_the_ring_has_lost_nothing_is_told_and_the_rest_is(small):
+    """Two records in three are collectives, with numbers that tell them apart."""
+    group, capacity = GroupState(3, "u", (0, 1), 0), small.spool.regions.ring_capacity
+    seqs = []
+    for number in range(capacity):
+        seqs.append(small.collective(number, group, Op.BROADCAST, 10 + number, 0, 5, 0, 1))
+        seqs.append(small.collective(number, group, Op.BARRIER, 20 + number, 0, 5, 0, 1))
+        small.marker("loss", 1.0)
+    newest = small.spool.last_number()
+    for after, upto in ((0, newest), (newest - 7, newest), (newest - 7, newest - 2), (5, 5)):
+        kept = [seq for seq in seqs if max(after, newest - capacity) < seq <= upto]
+        expected = [(seq, 3, Op.BARRIER, 20 + (seq - 2) // 3, 5) if seq % 3 == 2 else
+                    (seq, 3, Op.BROADCAST, 10 + (seq - 1) // 3, 5) for seq in kept]  # fmt: skip
+        assert small.issued(after, upto) == expected
+
+
+def test_each_record_of_a_step_lies_in_the_innermost_phase_it_began_in(recorder, group):
+    """By times alone: told only when all is over, as events of compiled kernels are."""
+    recorder.defer(later=True)
+    start = recorder.clock.start_ns
+    seqs = {at: issue(recorder, group, at) for at in (5, 10, 25, 40, 49, 50, 60)}
+    recorder.sample("host.load", -1, 1.0)
+    for at, event in (
+        (10, (recorder._clock.begins, Phase.BACKWARD)),
+        (25, (recorder._clock.begins, Phase.CHECKPOINT)),
+        (40, (recorder._clock.ends,)),
+        (50, (recorder._clock.ends,)),
+    ):
+        recorder.note((event[0], *event[1:], start + at))
+    closed = []
+    recorder.note((lambda: closed.append(recorder.end_step(start + 60)),))
+    assert recorder.behind == 5
+    recorder.catch_up()
+    recorder.settle(closed[0])
+    phase = {int(row["seq"]): Phase(row["op"]) for row in records(recorder, Kind.PHASE)}
+    found = {int(row["seq"]): int(row["parent"]) for row in records(recorder, Kind.COLLECTIVE)}
+    assert {at: phase.get(found[seq]) for at, seq in seqs.items()} == {
+        5: None, 10: Phase.BACKWARD, 25: Phase.CHECKPOINT, 40: Phase.BACKWARD, 49: Phase.BACKWARD,
+        50: None, 60: None,
+    }  # fmt: skip
+    assert records(recorder, Kind.SAMPLE)["parent"].tolist() == [0]
+
+
+def test_pauses_are_of_the_step_they_began_in_and_told_in_order(recorder):
+    start = recorder.clock.start_ns
+    for at in (100, 900, 1000, 1001):
+        recorder.pause(start + at, start + at + 50, 0, 0, called=False)
+    assert [each[0] - start for each in recorder.pauses_since(start + 900)] == [900, 1000, 1001]
+    first = end_step(recorder)
+    assert [each[0] - start for each in first.pauses] == [100, 900, 1000]
+    assert (first.counted["pauses"], first.counted["pause_ns"]) == (3, 150)
+    second = end_step(recorder)
+    assert [each[0] - start for each in second.pauses] == [1001]
+
+
+def test_our_own_cost_in_a_step_is_that_of_its_events_its_collectives_and_its_end(recorder, group):
+    recorder.cost.void = recorder.event_cost.void = False
+    recorder.cost.add(300)
+    recorder.event_cost.add(40)
+    for at in range(3):
+        issue(recorder, group, at)
+    closed = recorder.end_step(recorder.clock.start_ns + 1000)
+    closed.events, closed.own_ns, closed.spent = 5, 7, recorder.spent()
+    recorder.settle(closed)
+    assert closed.counted["agent_ns"] == 3 * 300 + 5 * 40 + 7
+    assert recorder.spent() == [300, 1, 40, 1]
+
+
+def test_a_step_that_began_says_what_the_one_before_has_spent_and_from_zero_on(recorder):
+    meter, words = ResourceMeter(recorder.ident), recorder.words
+    words[Word.EVENTS], words[Word.OWN_NS] = 11, 12
+    step, seq, counters, events, own_ns, _ = recorder.begin_step(100, 9, meter)
+    assert (step, recorder.step, events, own_ns) == (1, 1, 11, 12)
+    assert recorder.begin_step(200, 0, meter)[3:5] == (0, 0)
+    assert len(counters) == 6
+    first, second = records(recorder, Kind.STEP)
+    assert (first["seq"], first["step"], first["held_ns"]) == (seq, 0, 9)
+    assert (second["step"], second["parent"], second["peer_or_root"]) == (1, 0, 0)
+
+
+def test_steps_are_marked_by_hand_from_the_first_mark_on(recorder):
+    """Which is that of the optimizer's step right before it, if that marked one."""
+    clock, words = recorder.clock, recorder.words
+    assert not recorder.manual
+    assert not recorder.taken_over()  # before any step
+    assert recorder.manual
+    recorder.manual = False
+    words[Word.STEP], words[Word.MARKING] = 3, 1
+    assert recorder.taken_over()
+    assert not recorder.taken_over()  # the second mark is a step's
+    recorder.manual = False
+    clock.backward_begins(clock.start_ns)
+    assert not recorder.taken_over()  # the optimizer's step was another one
+    recorder.manual = False
+    clock.backward_ends(clock.start_ns + 5)
+    assert not recorder.taken_over()
+    words[Word.MARKING], recorder.manual = 0, False
+    assert not recorder.taken_over()
+
+
+def test_threads_are_numbered_as_they_come(recorder):
+    idents = [recorder.ident, 77, 88, 77, recorder.ident, 99]
+    assert [recorder.thread(ident) for ident in idents] == [0, 1, 2, 1, 0, 3]
+
+
+def test_a_call_that_blocks_shows_that_the_one_before_on_its_thread_has_ended(recorder, group):
+    start = recorder.clock.start_ns
+    issue(recorder, group, at=10)
+    issue(recorder, group, at=30)
+    found = records(recorder, Kind.COLLECTIVE)
+    assert (found["exit_ns"] - (found["exit_ns"] > 0) * start).tolist() == [30, 0]
 
 
 def cost_of(every):

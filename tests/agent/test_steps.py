@@ -5,7 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.agent.recording.phases import PhaseStack, Word
-from evenstep.agent.recording.steps import SHORTEST_EVALUATION_NS, StepClock
+from evenstep.agent.recording.steps import (
+    SHORTEST_EVALUATION_NS,
+    ClosedStep,
+    StepClock,
+    Turns,
+)
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.layout import Kind, Phase
 from evenstep.trace.spool.spool import Spool
@@ -345,3 +350,95 @@ def test_a_checkpoint_makes_a_step_unsteady(clock):
     closed = clock.end_step(30)
     assert leaf(closed) == {Phase.CHECKPOINT: 10, Phase.OTHER: 20}
     assert closed.unsteady
+
+
+def test_samples_are_counted_unless_they_are_told(clock):
+    for told, count in ((None, 12), (5, 5)):
+        start = clock.start_ns
+        for _ in range(3):
+            clock.input_begins(start)
+            clock.input_ends(start, 4)
+        if told is not None:
+            clock.set_samples(told)
+        assert clock.end_step(start + 10).samples == count
+    assert clock.end_step(clock.start_ns + 10).samples == 0
+
+
+@pytest.mark.parametrize("awaits_all", [True, False])
+def test_whoever_waits_for_turns_may_delay_a_phase_and_hears_of_its_end(clock, awaits_all):
+    told = []
+
+    class Late(Turns):
+        def begins(self, phase, now_ns):
+            told.append(("begins", phase, now_ns))
+            return now_ns + 5
+
+        def ends(self, phase, now_ns):
+            told.append(("ends", phase, now_ns))
+
+    clock.turns.append(Late())
+    clock.input_begins(10)
+    clock.input_ends(30, 1)
+    clock.forward_begins(40, True, awaits_all)
+    clock.forward_ends(50)
+    backward_begins(clock, 50)
+    backward_ends(clock, 80)
+    told_of_backward = [("ends", Phase.BACKWARD, 80)] * awaits_all
+    assert told == [("begins", Phase.INPUT, 10), ("ends", Phase.INPUT, 30), *told_of_backward]
+    assert leaf(clock.end_step(80))[Phase.INPUT] == 15
+    assert Turns().begins(Phase.INPUT, 7) == 7
+
+
+def test_collectives_of_a_backward_before_are_not_closed_by_the_next(clock, spool):
+    """A second forward does not wait: what it left open stays so."""
+    seqs = []
+    for awaits_all, at in ((False, 0), (True, 100)):
+        clock.forward_begins(at, True, awaits_all)
+        clock.forward_ends(at)
+        backward_begins(clock, at)
+        seqs.append(spool.put(at + 30, 0, Kind.COLLECTIVE))
+        issue(clock, seqs[-1], at + 30)
+        backward_ends(clock, at + 90)
+    assert [spool.times(seq) for seq in seqs] == [(30, 0), (130, 190)]
+
+
+def test_an_evaluation_ends_before_a_backward_or_an_optimizer_begins(clock):
+    """Under `eval()` a model may train, too: nothing of it is evaluation then."""
+    for begins in (
+        lambda now: backward_begins(clock, now),
+        lambda now: clock.optimizer_begins(now),
+    ):
+        start = clock.start_ns
+        clock.mode_changes(start, training=False)
+        begins(start + 2 * MS)
+        clock.ends(start + 3 * MS)
+        clock.backwards = 0
+        clock.mode_changes(start + 9 * MS, training=True)
+        assert Phase.EVALUATION not in leaf(clock.end_step(start + 10 * MS))
+
+
+def test_an_evaluation_lasts_from_the_first_module_that_changes_to_the_return(clock):
+    clock.mode_changes(10 * MS, training=False)
+    clock.mode_changes(15 * MS, training=False)  # a module inside
+    clock.mode_changes(20 * MS, training=True)
+    clock.mode_changes(25 * MS, training=True)
+    assert leaf(clock.end_step(30 * MS)) == {Phase.EVALUATION: 10 * MS, Phase.OTHER: 20 * MS}
+
+
+def test_the_shortest_evaluation_counts_and_no_shorter_one(clock):
+    for lasts, counts in ((MS, True), (MS - 1, False)):
+        start = clock.start_ns
+        clock.mode_changes(start, training=False)
+        clock.mode_changes(start + lasts, training=True)
+        assert (Phase.EVALUATION in leaf(clock.end_step(start + 2 * MS))) == counts
+
+
+def test_only_the_first_step_and_those_with_a_checkpoint_or_an_evaluation_are_unsteady():
+    plain = [0] * len(Phase)
+    for phase in Phase:
+        spent = list(plain)
+        spent[phase] = 5
+        special = phase in (Phase.CHECKPOINT, Phase.EVALUATION)
+        assert ClosedStep(3, 0, 10, spent).unsteady == special
+    assert ClosedStep(0, 0, 10, plain).unsteady
+    assert not ClosedStep(1, 0, 10, plain).unsteady

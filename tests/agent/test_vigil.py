@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 import time
+from itertools import pairwise
 from time import monotonic_ns
 
 import pytest
@@ -206,3 +207,135 @@ def test_files_of_python_stand_in_brackets():
     assert innermost.startswith("tests/agent/test_vigil.py:")
     assert next_one.startswith("<")
     assert "copy.py>:" in next_one
+
+
+def samples(watch, recorder, start, seconds, *, every_ms=40):
+    """Steps of 40 ms, all in time; the bursts: (from the start in ms, samples, length in ms)."""
+    found, now = [], start
+    for step in range(seconds * 1000 // every_ms):
+        now = begins(recorder, start + step * every_ms * MS, step=1)
+        through(watch, now, now + every_ms * MS)
+    for _, row in stacks(recorder.spool):
+        found.append((int(row["enter_ns"]) - start, int(row["bytes_in"]),
+                      int(row["exit_ns"] - row["enter_ns"]), int(row["step"])))  # fmt: skip
+    return found
+
+
+def test_regular_bursts_cover_two_steps_and_come_after_gaps_that_are_doubled(watched):
+    watch, recorder, _ = watched
+    start = monotonic_ns()
+    found = samples(watch, recorder, start, 50)
+    begin_ms = [first / MS for first, *_ in found]
+    # A burst may begin in a step, and goes on in the next two: its samples have up to three steps.
+    firsts = [
+        at for before, at in zip([-1e9, *begin_ms], begin_ms, strict=False) if at - before > 90
+    ]
+    gaps = [later - first for first, later in pairwise(firsts)]
+    assert firsts[0] == pytest.approx(1000, abs=2)
+    assert gaps == pytest.approx([1080, 2080, 4080, 8080, 15080, 15080], abs=8)
+    assert {of for _, of, *_ in found} <= {*range(38, 43)}  # 80 ms by fortieths
+    for number, first in enumerate(firsts):
+        parts = [one for one in found if first <= one[0] / MS < first + 90]
+        end_ms = max(begin + length for begin, _, length, _ in parts) / MS
+        assert end_ms - first == pytest.approx(80, abs=3), number
+
+
+def test_a_job_that_stands_still_is_looked_at_each_time_it_has_lasted_twice_as_long(watched):
+    watch, recorder, written = watched
+    start = begins(recorder, monotonic_ns())
+    watch._due_ns = start + 10**12  # no regular burst
+    watch._spared_ns = start + 10**12
+    through(watch, start, start + 20_000 * MS)
+    lasted = [(int(row["enter_ns"]) - start) / MS for _, row in written()]
+    assert lasted[0] == pytest.approx(vigil.STUCK_STEPS * USUAL / MS, abs=3)
+    ratios = [later / earlier for earlier, later in pairwise(lasted)]
+    assert ratios == pytest.approx([2] * 4, rel=0.01)
+    assert {int(row["payload"]) for _, row in written()} == {1}
+    assert watch.standstill.step == 0
+    assert watch.standstill.at.endswith(" busy_function")
+
+
+@pytest.mark.parametrize("usual_ms", [10, 40])
+def test_short_steps_stand_still_after_half_a_second(watched, usual_ms):
+    watch, recorder, _ = watched
+    watch._durations = lambda: (usual_ms * MS,) * 16
+    watch._due_ns = watch._spared_ns = 1 << 62
+    start = begins(recorder, monotonic_ns())
+    stuck_ms = max(500, 20 * usual_ms)
+    watch.look(start + stuck_ms * MS)
+    assert watch.standstill is None
+    watch.look(start + stuck_ms * MS + 1)
+    assert watch.standstill.since_ns == start
+
+
+def test_before_the_first_step_has_ended_only_a_long_standstill_is_looked_at(watched):
+    watch, recorder, written = watched
+    watch._durations = tuple
+    start = begins(recorder, monotonic_ns())
+    until_ns, stuck_ns = watch.look(start + 5_000 * MS)
+    assert (until_ns, stuck_ns) == (start + 20_000 * MS, 10_000 * MS)
+    assert written() == []
+    watch.look(start + 10_001 * MS)
+    assert len(written()) == 1
+
+
+def test_overdue_steps_in_a_row_are_spared_for_three_seconds(watched):
+    """Steps of 400 ms where 40 are usual: each is overdue after 80."""
+    watch, recorder, written = watched
+    start = begins(recorder, monotonic_ns())
+    watch._due_ns, watch._gap_ns = start + 10**13, 10**13  # no regular burst
+    for step in range(25):
+        now = begins(recorder, start + step * 400 * MS, step=1)
+        through(watch, now, now + 400 * MS)
+    begun = [(int(row["enter_ns"]) - start) / MS for _, row in written()]
+    assert begun[0] == pytest.approx(80, abs=2)
+    assert len(begun) == 4  # of ten seconds
+    assert all(later - earlier >= 3_000 for earlier, later in pairwise(begun))
+
+
+def test_what_is_told_of_a_standstill_is_of_this_step_and_of_operations_alone(watched):
+    watch, recorder, _ = watched
+    spool, start = recorder.spool, begins(recorder, monotonic_ns())
+    spool.put(start, 0, Kind.COLLECTIVE, Op.BROADCAST, 0, group_seq=3)  # of the step before
+    begins(recorder, start, step=1)
+    spool.put(start, 0, Kind.SPAN, 0, 1, group_seq=4)
+    spool.put(start, 0, Kind.POINT_TO_POINT, Op.RECV, 1, group_seq=5)
+    spool.put(start, 0, Kind.COLLECTIVE, Op.ALL_REDUCE, 1, group_seq=6)
+    watch.look(start + 60_000 * MS)
+    assert watch.standstill.inside == "recv 5"
+
+
+def test_a_trace_holds_so_many_different_stacks_and_goes_on_with_those_it_knows(
+    watched, monkeypatch
+):
+    watch, recorder, written = watched
+    texts = iter([["a"], ["b"], ["c"], ["a"]])
+    monkeypatch.setattr(vigil, "MOST_STACKS", 2)
+    monkeypatch.setattr(
+        vigil, "frames_of_thread", lambda ident: next(texts) if ident == recorder.ident else []
+    )
+    start = begins(recorder, monotonic_ns())
+    for number in range(4):
+        begins(recorder, start, step=1)
+        watch.look(start + (number + 1) * 60_000 * MS)
+    assert [frames for frames, _ in written()] == [["a"], ["b"], ["a"]]
+
+
+def test_threads_that_have_not_run_or_are_ours_do_not_compete(watched, beside, monkeypatch):
+    _, recorder, _ = watched
+    wanted = {}
+    monkeypatch.setattr(vigil, "read_text", lambda path, **_: wanted.get(path))
+    found = vigil.Rivals()
+    for at in (0, 100 * MS):  # whose accounts cannot be read
+        assert found.busiest(recorder.ident, 1 + at) == 0
+    path = f"/proc/self/task/{beside.native_id}/schedstat"
+    wanted[path] = "0 0 1"
+    found.busiest(recorder.ident, 1 + 200 * MS)
+    wanted[path] = f"{30 * MS} {50 * MS} 1"  # ran and waited
+    beside.name = "evenstep-x"
+    assert copy.copy(found).busiest(recorder.ident, 1 + 300 * MS) == 0
+    found._seen = {beside.native_id: (1 + 200 * MS, 0)}
+    beside.name = "job"
+    assert found.busiest(beside.ident, 1 + 300 * MS) == 0
+    found._seen = {beside.native_id: (1 + 200 * MS, 0)}
+    assert found.busiest(recorder.ident, 1 + 300 * MS) == beside.ident

@@ -7,6 +7,7 @@ import time
 from contextlib import suppress
 from itertools import chain, repeat
 from math import inf
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -91,6 +92,37 @@ def test_a_thousand_times(make, facts):
 def test_where_there_is_nothing_to_gain_it_does_not_apply(make, facts):
     del facts
     assert make().applies(PLAIN) == ""
+
+
+@pytest.mark.parametrize(
+    ("paused_ns", "longest_ns", "why"),
+    [
+        (garbage.WORTH * 100 * MS, 0, "the collector pauses 0.3% of the time, 0 ms at most"),
+        (garbage.WORTH * 100 * MS - 1, 0, ""),
+        (0, 5 * MS, "the collector pauses 0.0% of the time, 5 ms at most"),
+        (0, 5 * MS - 1, ""),
+        (25 * MS, 80 * MS, "the collector pauses 25.0% of the time, 80 ms at most"),
+    ],
+)
+def test_it_applies_where_pauses_take_much_or_are_long_on_jobs_of_several_ranks(
+    paused_ns, longest_ns, why
+):
+    facts = PLAIN._replace(paused_ns=paused_ns, longest_pause_ns=longest_ns)
+    assert Garbage().applies(facts) == why
+    assert Garbage().applies(facts._replace(world=2)) == why
+    assert Garbage().applies(facts._replace(world=1)) == ""
+
+
+def test_memory_and_collections_are_those_of_this_process(monkeypatch):
+    monkeypatch.undo()
+    before = garbage.full_collections()
+    gc.collect()
+    gc.collect(1)
+    assert garbage.full_collections() == before + 1
+    pages = Path("/proc/self/status").read_text().split("VmRSS:")[1].split()[0]
+    assert garbage.resident_bytes() == pytest.approx(int(pages) * 1024, rel=0.05)
+    monkeypatch.setattr(garbage, "_PAGES", Path("/nowhere"))
+    assert garbage.resident_bytes() == 0
 
 
 def test_what_exists_is_not_looked_at_again_while_it_acts():

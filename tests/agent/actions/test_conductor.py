@@ -1,13 +1,18 @@
 """Who acts when: fed with steps, as the agent does."""
 
 import random
+from itertools import pairwise
 
 import pytest
 
 from evenstep.agent.actions.action import FACTS_STEPS, Action, Facts
 from evenstep.agent.actions.conductor import Conductor
 from evenstep.agent.recording.steps import ClosedStep
+from evenstep.host.resources import ResourceUse
 from evenstep.pacing import TrialBudget
+from evenstep.trace.reader import read_spool
+from evenstep.trace.spool.layout import Actuator, Kind
+from evenstep.trace.spool.spool import Spool as RealSpool
 
 MS = 1_000_000
 
@@ -187,3 +192,114 @@ def test_a_collection_that_the_script_calls_is_no_time_of_the_collector() -> Non
         closed.pauses = [(0, 2 * MS, False), (3 * MS, 30 * MS, True)]
         job.conductor.end_step(closed, waited_ns=0)
     assert [(facts.paused_ns, facts.longest_pause_ns) for facts in seen] == [(2 * MS, 2 * MS)]
+
+
+def test_facts_are_means_of_steady_steps_and_the_longest_pause_of_any() -> None:
+    """Of twice as many steps as are looked at together, whose figures rise by one each, and of
+    unsteady ones between them, which do not count."""
+    job, seen = Job(0.0), []
+    job.actions[0].applies = lambda facts: seen.append(facts) or ""
+    for step in range(2 * FACTS_STEPS):
+        for unsteady in (True, False):
+            closed = ClosedStep(step, 1000, 1000 + (9999 if unsteady else 100 + step), [0] * 8)
+            closed.unsteady = unsteady
+            closed.pauses = [(0, 2 + step, False), (3, 7, False)]
+            closed.used = ResourceUse(run_delay_ns=300 + step)
+            job.conductor.end_step(closed, waited_ns=200 + step)
+    middle, last = (FACTS_STEPS - 1) // 2, FACTS_STEPS - 1
+    assert seen == [
+        Facts(100 + mean, 2 + 4 + mean, 300 + mean, 200 + mean, 2 + longest, 0, 1, 4)
+        for mean, longest in ((middle, last), (FACTS_STEPS + middle, FACTS_STEPS + last))
+    ]
+
+
+def test_an_action_that_must_not_act_any_more_says_why_and_stays_off() -> None:
+    job = Job(0.05).go(1500)
+    made, (part,) = job.actions[0], job.conductor.parts
+    assert made.acts
+    made.note = "memory grew by 6.0%"
+    acted = part.acted_steps
+    job.go(300)
+    assert not made.acts
+    assert part.acted_steps == acted
+    assert job.spool.words[-1] == "made-0: memory grew by 6.0% (always)"
+    (told,) = job.conductor.account()
+    assert (told["note"], told["reason"]) == ("memory grew by 6.0%", "always")
+
+
+def test_steps_that_it_acted_in_are_counted_and_it_acts_in_no_block_that_is_left_out() -> None:
+    job, acted = Job(0.05), 0
+    for _ in range(1500):
+        job.go(1)
+        acted += job.actions[0].acts
+    (told,) = job.conductor.account()
+    assert told["acted_steps"] == acted
+    assert 0 < acted < 1500
+
+
+def test_the_last_step_of_a_block_is_told_to_be_the_last() -> None:
+    job, told = Job(0.0), {}
+    made = job.actions[0]
+    made.during = lambda step, *, last: told.setdefault(step, last) and 0
+    ends = []
+    made.end = lambda step: ends.append(step) or setattr(made, "acts", False)
+    job.go(600)
+    lasts = [step for step, last in told.items() if last]
+    assert ends
+    assert lasts[: len(ends)] == [step - 1 for step in ends]
+
+
+def test_what_the_trial_of_an_action_says_is_on_record_when_it_changes(tmp_path) -> None:
+    spool = RealSpool.create(tmp_path / "s", {"rank": 0}, ring_bytes=1 << 16, summary_bytes=1)
+    job = Job(0.05)
+    job.conductor.spool = spool
+    job.go(1500)
+    found = read_spool(spool.path)
+    rows = found.records[found.records["kind"] == Kind.PACING]
+    words = [found.names[int(row["name"])] for row in rows]
+    assert words[-1] == "made-0: pays (always)"
+    assert all(a != b for a, b in pairwise(words))
+    assert set(rows["op"]) == {Actuator.NONE}
+    assert (rows["enter_ns"] == rows["exit_ns"]).all()
+    assert (rows["step"][1:] > rows["step"][:-1]).all()
+    spool.shut()
+
+
+def test_actions_that_run_their_own_trials_are_asked_for_in_the_order_of_the_request() -> None:
+    job = Job(0.05)
+    job.conductor.ask(["pace", "token", "made-0"], 7)
+    assert job.spool.facts["act"] == {"asked": "pace,token,made-0", "since_step": 7}
+    job.conductor.ask([], 9)
+    assert job.spool.facts["act"] == {"asked": "off", "since_step": 9}
+    assert not job.conductor.acts
+
+
+def test_an_action_that_goes_on_keeps_its_trial() -> None:
+    job = Job(0.05, 0.05)
+    kept = job.conductor.parts[1]
+    job.conductor.ask(["made-1"], 5)
+    assert job.conductor.parts == [kept]
+    job.go(1500)
+    assert [one["action"] for one in job.conductor.account()] == ["made-0", "made-1"]
+
+
+def test_the_longest_trial_of_an_action_is_the_one_on_record() -> None:
+    """It was ended three times: first after few steps, then after many, then after few again."""
+    job, pairs = Job(0.05), []
+    for steps in (40, 1500, 300):
+        job.go(steps)
+        pairs.append(len(job.conductor.parts[0].trial.gains))
+        job.conductor.ask([], job.step)
+        job.conductor.ask(["made-0"], job.step)
+    assert pairs[1] > pairs[2] >= pairs[0]
+    (fact,) = job.spool.facts["actions"]
+    assert fact["pairs"] == pairs[1]
+
+
+def test_what_was_done_is_told_as_of_the_first_stop() -> None:
+    job = Job(0.05).go(300)
+    job.conductor.stop(job.step)
+    told = job.conductor.outcomes
+    job.conductor.ask([], job.step)
+    job.conductor.stop(job.step)
+    assert job.conductor.outcomes is told

@@ -14,11 +14,14 @@ from evenstep.agent.actions.cores import Cores
 from evenstep.agent.actions.garbage import Garbage
 from evenstep.agent.actions.link import LinkToken, StorageTurns
 from evenstep.agent.actions.power import Power
+from evenstep.agent.recording.entries import GroupState
 from evenstep.agent.recording.recorder import Recorder
+from evenstep.errors import EvenstepError
 from evenstep.pacing import TrialBudget
 from evenstep.pacing.random_trial import ALWAYS
-from evenstep.pacing.token import MOST_WAIT, Post
-from evenstep.trace.spool.layout import Phase
+from evenstep.pacing.token import FEWEST_EXCHANGES, MOST_WAIT, Post
+from evenstep.trace.reader import read_spool
+from evenstep.trace.spool.layout import Actuator, Flag, Kind, Op, Phase
 from evenstep.trace.spool.spool import Spool
 from tests.agent.actions.test_actions import changed, masks_of_threads
 
@@ -158,3 +161,126 @@ def test_a_turn_on_storage_is_given_back_when_the_phase_is_over(job):
     clock.ends(job.time.now_ns + MS)
     assert saving.asked_ns == 0
     assert [turn.account()["of"] for turn in storage.turns] == ["input", "save"]
+
+
+@pytest.fixture
+def turns(job):
+    """The turns of a job's link and of its storage, whose neighbours have all left."""
+    for other in job.others:
+        other.publish(Post(), job.time.now_ns)
+    job.conductor.ask(["token"], 1)
+    return job.conductor.turns
+
+
+def exchange(job, *, awaits_all, ends_ms, steps=FEWEST_EXCHANGES):
+    """Steps of 100 ms whose one collective enters 20 ms after their beginning, backward ending
+    after 90; it ends `ends_ms` after its entry, None: nobody knows."""
+    group, clock = GroupState(0, "g", (0, 1), 0), job.recorder.clock
+    for _ in range(steps):
+        begin_ns = job.time.now_ns
+        clock.forward_begins(begin_ns, True, awaits_all)
+        clock.forward_ends(begin_ns + 10 * MS)
+        clock.backward_begins(begin_ns + 10 * MS)
+        job.time.now_ns += 20 * MS
+        job.gate()
+        seq = job.recorder.collective(job.time.now_ns, group, Op.ALL_REDUCE, 8, 8, Flag.ASYNC, 0, 1)
+        if ends_ms is not None:
+            job.recorder.spool.close(seq, job.time.now_ns + ends_ms * MS)
+        job.gate()  # of one more: a step asks once
+        clock.backward_ends(begin_ns + 90 * MS)
+        job.gate()  # what comes after backward is no exchange of its own
+        job.time.now_ns = begin_ns + STEP_NS
+        job.conductor.end_step(job.recorder.end_step(job.time.now_ns), 0)
+
+
+@pytest.mark.parametrize(
+    ("awaits_all", "ends_ms", "lasts_ms"), [(True, 30, 70), (False, 30, 30), (False, None, 80)]
+)
+def test_an_exchange_lasts_until_backward_its_last_collective_or_the_step_ends(
+    job, turns, awaits_all, ends_ms, lasts_ms
+):
+    link = turns[0].turn
+    exchange(job, awaits_all=awaits_all, ends_ms=ends_ms)
+    post = link.token.post
+    assert (post.alone_ns, post.asked_ns, post.entered_ns) == (lasts_ms * MS, 0, 0)
+    assert (post.step_ns, link.asked_ns) == (STEP_NS, 0)
+    assert link.token.steps == FEWEST_EXCHANGES - 1  # the first of all is not steady
+
+
+def test_a_step_without_an_exchange_is_none_of_the_links(job, turns):
+    job.conductor.end_step(job.recorder.end_step(job.time.now_ns), 0)
+    job.conductor.end_step(job.recorder.end_step(job.time.now_ns + STEP_NS), 0)
+    assert turns[0].turn.token.steps == 0
+    assert job.conductor.account() == []
+    exchange(job, awaits_all=True, ends_ms=1, steps=1)
+    (told,) = job.conductor.account()
+    assert (told["action"], told["of"], told["word"]) == ("token", "link", "untested")
+
+
+def test_another_thread_asks_for_no_turn(job, turns):
+    thread = threading.Thread(target=job.gate)
+    thread.start()
+    thread.join()
+    assert turns[0].turn.asked_ns == 0
+
+
+def test_turns_on_storage_know_how_long_the_phases_take_and_how_often_they_come(job, turns):
+    """Reading takes 12 ms of each step of 100, and a checkpoint 30 every other one."""
+    reading, saving = turns[1].turns
+    for step in range(2 * FEWEST_EXCHANGES):
+        begin_ns, clock = job.time.now_ns, job.recorder.clock
+        clock.input_begins(begin_ns)
+        clock.input_ends(begin_ns + 12 * MS, 1)
+        if step % 2:
+            job.time.now_ns = begin_ns + 50 * MS
+            clock.begins(Phase.CHECKPOINT, job.time.now_ns)
+            job.time.now_ns += 30 * MS
+            clock.ends(job.time.now_ns)
+        job.time.now_ns = begin_ns + STEP_NS
+        job.conductor.end_step(job.recorder.end_step(job.time.now_ns), 0)
+    assert (reading.token.post.alone_ns, reading.token.post.step_ns) == (12 * MS, STEP_NS)
+    assert reading.token.steps == FEWEST_EXCHANGES - 1  # of those without a checkpoint, less one
+    assert (saving.token.post.alone_ns, saving.token.post.step_ns) == (30 * MS, 2 * STEP_NS)
+    assert saving.token.steps == FEWEST_EXCHANGES - 1  # from the end of each to the next
+
+
+@pytest.mark.usefixtures("turns")
+def test_a_wait_for_the_turn_is_held_time_on_record(job):
+    exchange(job, awaits_all=True, ends_ms=1, steps=1)  # nobody to wait for
+    assert job.recorder.held_ns == 0
+    job.force()
+    begin_ns = job.time.now_ns
+    job.others[0].publish(Post(begin_ns, begin_ns, 10 * MS, STEP_NS), begin_ns)
+    job.gate()
+    held_ns = job.time.now_ns - begin_ns
+    assert held_ns == MOST_WAIT * STEP_NS  # it should have ended after 10 ms
+    assert job.recorder.held_ns == held_ns
+    job.others[0].publish(Post(), job.time.now_ns)
+    job.recorder.clock.input_begins(job.time.now_ns)  # nobody reads: no wait, no record
+    records = read_spool(job.spool.path).records
+    (row,) = records[records["kind"] == Kind.PACING]
+    assert (row["enter_ns"], row["exit_ns"], row["held_ns"]) == (
+        begin_ns, begin_ns + held_ns, held_ns
+    )  # fmt: skip
+    assert (row["op"], row["flags"]) == (Actuator.BEFORE_EXCHANGE, Flag.APPLIED)
+
+
+def test_turns_are_kept_while_they_are_asked_for_and_given_back_after(job, turns):
+    kept = list(turns)
+    job.conductor.ask(["gc", "token"], 2)
+    assert turns == kept
+    assert job.conductor.acts
+    job.conductor.ask([], 3)
+    assert turns == []
+    assert not job.conductor.acts
+    assert job.gate is None
+
+
+def test_without_a_board_there_are_no_turns_and_it_is_said(job):
+    def none():
+        raise EvenstepError("no board in /dev/shm: full")
+
+    job.conductor.make_turns = none
+    job.conductor.ask(["token"], 1)
+    assert not job.conductor.acts
+    assert read_spool(job.spool.path).facts["token"] == "no board in /dev/shm: full"

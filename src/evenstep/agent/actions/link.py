@@ -129,7 +129,8 @@ class LinkToken(Turns):
 
     def _over_ns(self, closed: ClosedStep) -> int:
         """When the last of the step's collectives ended, of those with an exit on the host."""
-        times = map(self._recorder.spool.times, (seq for seq, *_ in closed.collectives))
+        issued = self._recorder.issued(closed.after, closed.upto)  # it may not be settled yet
+        times = map(self._recorder.spool.times, (seq for seq, *_ in issued))
         return max((each[1] for each in times if each), default=0)
 
     def stop(self) -> None:
