@@ -64,7 +64,11 @@ PACKAGES = {
         ("tests/docs/test_layout.py",),
     ),
     "pacing": Package(("pacing/*.py",), ("tests/pacing",)),
-    "agent": Package(("agent/**/*.py",), ("tests/agent",), ("tests/agent/test_agent.py",)),
+    "agent": Package(
+        ("agent/**/*.py",), ("tests/agent", "tests/docs/test_configuration.py"),
+        ("tests/docs/test_configuration.py", "tests/agent/test_arming.py",
+         "tests/agent/test_agent.py"),
+    ),
     "hooks": Package(
         ("hooks/**/*.py",), ("tests/hooks",),
         ("tests/hooks/test_collectives.py", "tests/hooks/test_mpi.py", "tests/hooks/test_jax.py"),
@@ -341,8 +345,12 @@ class Learned(NamedTuple):
         if not names:
             whole = {name for row in here.values() for name in row if name in self.took}
             quick = sorted(whole, key=self.took.__getitem__)[:30]
-            jobs, folder = PACKAGES[mutant.package].jobs, Path(mutant.file).parent.name
-            return [*([job for job in jobs if folder in Path(job).stem] or jobs), *quick]
+            file, jobs = Path(mutant.file), PACKAGES[mutant.package].jobs
+            far = {
+                job: not {file.stem, file.parent.name} & set(Path(job).stem.split("_"))
+                for job in jobs
+            }
+            return [*sorted(jobs, key=far.__getitem__), *quick]
         files = {name.partition("::")[0] for name in names}
         beside = {name for name in self.took if name.partition("::")[0] in files} - names
         chosen, spent = [], 0.0

@@ -6,6 +6,7 @@ import pytest
 
 from evenstep.agent.background import EXCHANGE_S, SOONEST_S, Background, _soon_s
 from evenstep.agent.notes import Notes
+from evenstep.agent.recording.phases import WORDS, Word
 from evenstep.agent.stacks import combine
 from evenstep.agent.step_work import FIRST_STEP_NS
 from evenstep.errors import ConfigError
@@ -222,3 +223,98 @@ def test_what_several_stacks_say_of_themselves_is_put_together():
         "mechanism": "compiled kernels, mpi4py", "instead": "no compiler", "unseen": ["a", "b"],
         "on": True,
     }  # fmt: skip
+
+
+def test_windows_of_a_node_stay_there_where_messages_are_gathered_by_node(background):
+    for world, gathered in ((128, True), (64, False)):
+        background._identity.world, background._local_world = world, 8
+        background.connect(FakeStore, world)
+        stays = background._store._stays_on_node
+        assert stays(f"{background._prefix}/48/r3") is gathered
+        for key in ("orders", "48/n0max", "48/r3x", "x48/r3"):
+            assert not stays(f"{background._prefix}/{key}")
+        background.close()
+
+
+def test_a_task_that_fails_is_said_and_the_next_is_done(background):
+    done = []
+    background._alarm, background._sources = SimpleNamespace(round=lambda: None), []
+    background.once = [lambda: done.append(1), gone]
+    background._round()
+    assert (done, background.once) == ([1], [])
+    assert background.facts["background"] == "ConnectionError: the server has left"
+
+
+def test_an_alarm_whose_store_is_gone_goes_on_without(background):
+    background.once.clear()
+    background._alarm, background._sources = SimpleNamespace(round=gone, store=1), []
+    background._round()
+    assert background._alarm.store is None
+    assert background.facts["alarm"].startswith("ConnectionError")
+
+
+def test_a_request_that_is_due_has_the_training_thread_attend_to_it(background):
+    words = background._recorder.words = [9] * WORDS
+    background._poll_control()
+    assert words[Word.ATTENDED] == 9
+    background._control.due = ["a change"]
+    assert background._poll_control() == 1
+    assert words[Word.ATTENDED] == 0
+
+
+def test_a_complete_window_is_told_in_the_runs_folder(background, tmp_path):
+    background._folder = tmp_path
+    background._on_window([], None)
+    assert (tmp_path / "live" / "window.json").exists()
+    background._live.update = gone
+    background._on_window([], None)
+    assert background.facts["live"].startswith("ConnectionError")
+
+
+def test_sources_that_give_nothing_are_said_whenever_that_changes(background):
+    told = []
+    background._spool = SimpleNamespace(add_fact=lambda *fact: told.append(fact))
+    background.record_absent()
+    for absent in ({"nvml": "none"}, {"nvml": "none"}, {}):
+        background.sampler._absent = absent
+        background.record_absent()
+    assert told == [("absent", {"nvml": "none"}), ("absent", {})]
+
+
+@pytest.mark.parametrize(
+    ("share", "world", "meeting", "shares"),
+    [(True, 2, 1, True), (False, 2, 1, False), (True, 1, 1, False), (True, 2, None, False)],
+)
+def test_only_jobs_of_several_ranks_that_may_share_do(background, share, world, meeting, shares):
+    background._config.share, background._identity.world = share, world
+    background.connect(FakeStore, meeting)
+    background._join()
+    assert (background.work.sharing is not None) is shares
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_where_steps_are_windows_the_next_look_is_when_the_next_message_is_due(
+    background, monkeypatch, shares
+):
+    """Now it is 10 s; the open step's first collective is expected at 10.1, others' at 10.02."""
+    monkeypatch.setattr("time.monotonic_ns", lambda: 10 * 10**9)
+    background._control.needs_polling = False
+    background.work.single_steps = True
+    background.work.share_begun_step = lambda: 10_100_000_000
+    if not shares:
+        assert background._between_rounds() == float("inf")
+        return
+    for due_ns, pause_s in ((0, 0.1), (10_020_000_000, 0.02), (9_000_000_000, 0.1)):
+        background.work.sharing = SimpleNamespace(exchange=lambda: None, due_ns=due_ns)
+        assert background._between_rounds() == pytest.approx(pause_s)
+    background.work.share_begun_step = lambda: 0
+    assert background._between_rounds() == EXCHANGE_S
+    background._control.needs_polling = True
+    assert background._between_rounds() == 1e-9  # as the control says
+
+
+def test_the_device_is_the_first_that_any_hooks_know(background):
+    assert background.device_index is None
+    for name, index in (("mpi", None), ("torch", 3), ("jax", 5)):
+        background._hooks[name] = SimpleNamespace(device_index=index)
+    assert background.device_index == 3

@@ -2,8 +2,10 @@
 
 import os
 import select
+from collections import deque
 from contextlib import suppress
 from itertools import count
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -19,9 +21,11 @@ from evenstep.agent.control import (
     record,
 )
 from evenstep.agent.exchange.live import LiveView
-from evenstep.agent.settings import request
+from evenstep.agent.notes import Notes
+from evenstep.agent.settings import config, request
 from evenstep.agent.settings.request import SettingsChange
-from evenstep.agent.settings.selection import Selection
+from evenstep.agent.settings.selection import Selection, Whereabouts
+from evenstep.agent.steering import StartingMode, Steering
 from evenstep.errors import ConfigError
 from evenstep.pacing import PacerSettings
 from evenstep.trace.reader import read_spool
@@ -387,3 +391,100 @@ def test_a_killed_pacer_stays_killed():
     pacer.settings = ON.applied_to(pacer.settings)
     decision = pacer.decide(1)
     assert (decision.delay_ns, decision.reason) == (0, Reason.KILLED)
+
+
+@pytest.mark.parametrize(
+    ("act", "mode", "meant"),
+    [
+        ("pace,gc", None, "on"),
+        ("gc", None, "observe"),
+        ("gc", "off", "off"),
+        ("pace", "off", "on"),
+        ("off", "on", "observe"),
+        (None, "on", "on"),
+    ],
+)
+def test_pacing_is_one_of_the_actions_that_are_asked_for(act, mode, meant):
+    change = request.valid({"act": act, "mode": mode}, number=3)
+    assert (change.number, change.mode, change.act) == (3, meant, act and request.valid(
+        {"act": act}, number=1).act)  # fmt: skip
+
+
+def test_the_folder_of_a_part_that_is_not_there_is_not_watched(tmp_path):
+    (tmp_path / "here").mkdir()
+    assert control.watch_folder(tmp_path / "here", tmp_path / "gone") == -1
+    fd = control.watch_folder(tmp_path / "here")
+    (tmp_path / "here" / "file").write_text("x")
+    assert select.select([fd], [], [], 0)[0]
+    os.close(fd)
+
+
+@pytest.mark.parametrize(
+    ("store", "step_ns", "rest_ns"),
+    [
+        (False, 10**9, 2 * 10**9),  # two steps
+        (False, 1, 20_000_000),
+        (True, 1, 250_000_000),  # until it is known who sees which folder
+        (True, 10**9, 2 * 10**9),
+    ],
+)
+def test_a_look_comes_two_steps_after_the_last(run, store, step_ns, rest_ns):
+    ear = ranks(run / "a", run / "a", store=Store() if store else None)[1]
+    assert ear.poll(0, step_ns) == rest_ns
+
+
+@pytest.mark.parametrize(("leads", "sharing", "note"), [
+    (True, True, "pace.sharing is on, but this rank shares nothing"), (False, False, None),
+])  # fmt: skip
+def test_pacing_that_cannot_act_is_said_once(leads, sharing, note):
+    facts, applied = [], []
+    spool = SimpleNamespace(add_fact=lambda *fact: facts.append(fact))
+    work = SimpleNamespace(
+        at_once=True, sharing=None, pace=SimpleNamespace(can_hold=True), process_pending=int
+    )
+    settings = config.resolve({"pace.mode": "on", "pace.sharing": sharing}, {}, {})
+    start = StartingMode(settings, Whereabouts(0, 0, frozenset(), ""))
+    made = Steering(
+        start, SimpleNamespace(due=deque()), work, SimpleNamespace(spool=spool), Notes(spool),
+        lambda *asked: applied.append(asked),
+    )  # fmt: skip
+    made.record_start()
+    for step in range(2):
+        made.apply_due(step)
+    assert facts[0] == ("pace", {"mode": "on"})
+    assert [name for name, _ in facts[1:]] == ["pacing"] * (note is not None)
+    assert not note or note in facts[1][1]
+    work.pace.can_hold, work.at_once = False, False
+    made.apply_due(2)
+    assert len(facts) == 1 + (note is not None)  # nobody paces
+    work.at_once = True
+    made.apply_due(3)
+    assert "on CUDA holds the stream" in facts[-1][1] or note
+
+
+def test_a_request_holds_from_its_step_on_and_ends_those_before(monkeypatch):
+    asked, recorded = [], []
+    settings = config.resolve({}, {}, {})
+    start = StartingMode(settings, Whereabouts(3, 0, frozenset(), ""))
+    pacer = SimpleNamespace(settings=PacerSettings())
+    work = SimpleNamespace(
+        at_once=False, sharing=None, process_pending=int,
+        pace=SimpleNamespace(can_hold=True, pacer=pacer),
+    )  # fmt: skip
+    due = deque([ON._replace(act="gc,pace", first_step=9), ON._replace(mode="off", first_step=30)])
+    made = Steering(
+        start, SimpleNamespace(due=due), work, SimpleNamespace(spool=None), None,
+        lambda *how: asked.append(how),
+    )  # fmt: skip
+    monkeypatch.setattr(
+        "evenstep.agent.steering.record", lambda *what, step: recorded.append((what[1], step))
+    )
+    made.apply_due(7)
+    assert (len(due), work.at_once) == (2, False)
+    made.apply_due(8)
+    assert asked == [(["gc", "pace"], 9)]
+    assert [step for _, step in recorded] == [9]
+    assert (work.at_once, pacer.settings.mode, pacer.settings.imbalance) == (True, "on", 0.02)
+    due.append(ON._replace(number=2, ranks="0-2", first_step=0))  # without this rank
+    made.apply_due(10)
+    assert (work.at_once, pacer.settings.mode, len(due)) == (False, "observe", 0)

@@ -9,6 +9,7 @@ import pytest
 from evenstep.agent.exchange.messages import Orders, SharedFloor, window_steps
 from evenstep.agent.pace import PaceHost
 from evenstep.agent.recording.entries import GroupState
+from evenstep.agent.recording.phases import Word
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.agent.recording.steps import ClosedStep
 from evenstep.agent.step_work import StepWork
@@ -203,7 +204,7 @@ def test_who_works_longer_shows_at_the_first_collective_of_the_next_step(recorde
         start_ns += 100 * s
         work.end(start_ns)
     assert work.step_ns == 100 * s
-    begun = [report for report in posted if report.begun]
+    begun = [report for report in posted if report.begun == 1]
     assert [(report.end, report.window) for report in begun] == [(3, 5)]
     assert begun[0].step_ns == 105 * s
     assert begun[0].work_ns - posted[1].work_ns == pytest.approx(5 * s, rel=0.01)
@@ -340,3 +341,116 @@ def test_what_has_left_the_ring_is_not_looked_at(tmp_path):
     assert (row.first, closed.counted["in_flight_ns"]) == (None, 0)
     recorder.summaries.release()
     spool.shut()
+
+
+@pytest.fixture
+def work(recorder):
+    """A rank's steps, processed by whoever asks; it shares windows of four steps."""
+    made = StepWork(
+        recorder, lambda: host(recorder, "observe"), rank=1, samples_per_step=None, at_once=False
+    )
+    made.posted, made.rung = [], []
+    made.sharing = SimpleNamespace(post=made.posted.append, window_steps=lambda _: 4)
+    made.wake = lambda: made.rung.append(recorder.step)
+    return made
+
+
+def end_steps(work, recorder, *lengths_ms):
+    end_ns = recorder.began_ns
+    for length_ms in lengths_ms:
+        end_ns += length_ms * MS
+        work.end(end_ns)
+        work.process_pending()
+    return end_ns
+
+
+def test_a_window_is_over_when_its_last_step_has_ended_or_should_have(work, recorder, monkeypatch):
+    assert (work.window_due_ns, work.window_over) == (0, True)  # nobody knows yet
+    end_ns = end_steps(work, recorder, 100, 100, 100, 100, 100)
+    assert work.window_due_ns == end_ns + 3 * 100 * MS + 50 * MS  # half a step of grace
+    for at_ns, over in (
+        (end_ns, False),
+        (work.window_due_ns - 1, False),
+        (work.window_due_ns, True),
+    ):
+        monkeypatch.setattr(time, "monotonic_ns", lambda at_ns=at_ns: at_ns)
+        assert work.window_over is over
+    monkeypatch.setattr(time, "monotonic_ns", lambda: end_ns)
+    for step, over in ((7, False), (8, True)):
+        recorder.words[Word.STEP] = step
+        assert work.window_over is over
+
+
+def test_windows_end_at_multiples_of_their_length_and_hold_their_own_steps(work, recorder):
+    end_steps(work, recorder, *range(100, 109))
+    assert [(report.first, report.end, report.step_ns) for report in work.posted] == [
+        (0, 4, sum(range(100, 104)) * MS // 4), (4, 8, sum(range(104, 108)) * MS // 4)
+    ]  # fmt: skip
+    assert work.durations() == tuple(each * MS for each in range(100, 109))
+    assert work.step_ns == 108 * MS
+    assert work.rung == []
+    assert not work.single_steps
+
+
+def test_a_step_that_ended_in_the_past_is_one_of_the_window(work, recorder):
+    recorder.ended = work._ended
+    work.sharing.window_steps = lambda _: 1
+    end_ns = end_steps(work, recorder, 100, 100)
+    assert work.single_steps
+    work.rung.clear()
+    recorder.words[Word.ATTENDED] = 77
+    work.end_past(end_ns + 30 * MS, work.meter.now(), recorder.spool.last_number())
+    assert work.rung == [recorder.step]
+    work.process_pending()
+    assert work.posted[-1].step_ns == 30 * MS
+    assert recorder.words[Word.ATTENDED] == 0  # the end of each step wakes the background
+
+
+def test_samples_that_the_settings_state_are_those_of_each_step(recorder):
+    work = StepWork(
+        recorder, lambda: host(recorder, "observe"), rank=1, samples_per_step=48, at_once=False
+    )
+    recorder.clock.samples = 3
+    end_steps(work, recorder, 100, 100)
+    assert read_spool(recorder.spool.path).summaries["samples"].tolist() == [48, 48]
+
+
+def test_too_many_steps_that_wait_are_processed_on_the_training_thread(work, recorder, monkeypatch):
+    monkeypatch.setattr("evenstep.agent.step_work.MOST_PENDING", 3)
+    for number in range(1, 5):
+        work.end(recorder.began_ns + 100 * MS)
+        work.relieve()
+        assert len(work._pending) == (number if number < 3 else number - 3)
+
+
+def test_a_rank_that_paces_decides_at_the_end_of_each_step_and_holds_before_the_next(
+    recorder, monkeypatch
+):
+    held, plans, pace = [], [], host(recorder)
+    work = StepWork(recorder, lambda: pace, rank=0, samples_per_step=None, at_once=True)
+    work.sharing = SimpleNamespace(
+        post=lambda _: None, window_steps=lambda _: 64, publish=plans.append
+    )
+    plan = Plan(4, 8, 1, 8, 2, 0)
+    monkeypatch.setattr(pace.pacer, "decide", lambda step: Decision(step, Reason.SLACK, plan))
+    monkeypatch.setattr(pace, "hold", lambda decision, step: held.append((decision.delay_ns, step)))
+    for step in (1, 2):
+        assert work.end(recorder.began_ns + 100 * MS) == step
+    assert held == [(1, 1), (2, 2)]
+    assert plans == [plan, plan]
+
+
+def test_a_step_is_told_the_means_of_its_waits_where_they_are_known(work):
+    assert work.waited_ns == 0
+    work._rows.extend(SimpleNamespace(wait_ns=wait) for wait in (None, 100, 301, None))
+    assert work.waited_ns == 200
+
+
+def test_the_newest_step_has_its_pauses_before_it_is_settled(work, recorder):
+    assert work.newest_step() is None
+    recorder.pause(recorder.began_ns + 5, recorder.began_ns + 9, 2, 0, called=False)
+    began_ns = recorder.began_ns
+    work.end(began_ns + 100 * MS)
+    newest = work.newest_step()
+    assert (newest.number, newest.pauses) == (0, [(began_ns + 5, began_ns + 9, False)])
+    assert newest.used.cpu_ns >= 0

@@ -1,6 +1,8 @@
 """The agent of one rank, put together without a job."""
 
 import os
+import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -9,12 +11,13 @@ from evenstep.agent.actions.action import Action
 from evenstep.agent.rank import Agent
 from evenstep.agent.recording.entries import GroupState
 from evenstep.agent.recording.phases import Word
-from evenstep.agent.settings.config import load
+from evenstep.agent.settings.config import load, resolve
 from evenstep.agent.settings.request import SettingsChange
+from evenstep.agent.stacks import Hooks, RankInWorld
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.identity import from_environment
-from evenstep.trace.spool.layout import Op
+from evenstep.trace.spool.layout import Kind, Op
 from evenstep.trace.spool.spool import Spool
 
 
@@ -166,3 +169,234 @@ def test_actions_that_are_asked_for_stay_until_others_are(agent):
         agent.end_step(agent.recorder.began_ns + 1000)
         tried.append([part.action.name for part in agent._conductor.parts])
     assert tried == [["power"], ["power"], []]
+
+
+class Everything(Hooks):
+    """Hooks that write down what is done to them."""
+
+    def __init__(self, *, on_device=False, index=None, fails=()):
+        self.calls, self.fails = [], fails
+        self._on_device, self._index = on_device, index
+
+    on_device = property(lambda self: self._on_device)
+    device_index = property(lambda self: self._index)
+
+    def _call(self, *what):
+        self.calls.append(what)
+        if what[0] in self.fails:
+            raise OSError(f"cannot {what[0]}")
+
+    def install(self):
+        self._call("install")
+
+    def disarm(self):
+        self._call("disarm")
+
+    def remove(self):
+        self._call("remove")
+
+    def pause_by(self, gate):
+        self._call("pause_by", gate)
+
+    def hold_device(self, delay_ns, seq):
+        self._call("hold", delay_ns, seq)
+        return self._on_device
+
+    def describe(self):
+        return {"mechanism": "told"}
+
+
+def stack_of(hooks, name="told"):
+    return SimpleNamespace(name=name, hooks=lambda agent: hooks)
+
+
+def made(folder, *stacks, rank=0, world=2, **settings):
+    folder.mkdir(exist_ok=True)
+    spool = Spool.create(folder / "s", {"rank": rank}, ring_bytes=100_000, summary_bytes=70_000)
+    identity = from_environment({"RANK": str(rank), "WORLD_SIZE": str(world)})
+    config = resolve(settings, {}, {})
+    return Agent(config, identity, RunFolder(folder), spool, stacks)
+
+
+@pytest.fixture
+def life(tmp_path):
+    """An agent of one stack, started; it is stopped at the end."""
+    lives = []
+
+    def start(hooks, **settings):
+        lives.append(made(tmp_path / str(len(lives)), stack_of(hooks), **settings))
+        lives[-1].start()
+        return lives[-1]
+
+    yield start
+    for each in lives:
+        each.stop("the test is over")
+
+
+def test_what_is_started_is_stopped_and_the_trace_says_so(life):
+    hooks = Everything()
+    agent = life(hooks)
+    threads = {thread.name for thread in threading.enumerate()}
+    assert {"evenstep-sampler", "evenstep-heartbeat"} <= threads
+    assert agent._pauses.installed
+    facts = read_spool(agent.spool.path).facts
+    assert facts["hooks"]["mechanism"] == "told"
+    assert facts["pace"]["mode"] == "observe"
+    assert "act" not in facts
+    agent.stop("detached")
+    agent.stop("again")
+    assert hooks.calls == [("install",), ("remove",)]
+    assert agent.stopped
+    assert not agent._pauses.installed
+    left = {thread.name for thread in threading.enumerate()}
+    assert not {"evenstep-sampler", "evenstep-heartbeat"} & left
+    facts = read_spool(agent.spool.path).facts
+    assert facts["closed"]["reason"] == "detached"
+    assert facts["cost"]["background_cpu_ns"] > 0
+
+
+def test_actions_of_the_settings_are_asked_for_at_the_start(life):
+    agent = life(Everything(), act="power")
+    assert read_spool(agent.spool.path).facts["act"] == {"asked": "power", "since_step": 0}
+    agent.end_step(agent.recorder.began_ns + 1000)
+    agent.stop("over")
+    (told,) = read_spool(agent.spool.path).facts["actions"]
+    assert told["action"] == "power"
+
+
+def test_a_part_that_cannot_be_ended_is_said_and_the_others_are_ended(life, caplog):
+    hooks = Everything(fails=("remove",))
+    agent = life(hooks)
+    agent.stop("over")
+    assert [one.getMessage() for one in caplog.records] == [
+        "evenstep: ending the told hooks: cannot remove"
+    ]
+    assert not agent._pauses.installed
+    assert "closed" in read_spool(agent.spool.path).facts
+
+
+def test_hooks_that_cannot_be_installed_are_removed_and_the_others_stay(life):
+    agent = life(Everything())
+    second = Everything(fails=("install",))
+    with pytest.raises(OSError, match="cannot install"):
+        agent.add_stack(stack_of(second, "second"))
+    assert second.calls == [("install",), ("remove",)]
+    assert not agent.failure
+    again = Everything()
+    agent.add_stack(stack_of(again))  # of a name that is observed
+    agent.stop("over")
+    agent.add_stack(stack_of(again, "third"))
+    assert again.calls == []
+
+
+def test_a_forked_child_and_a_failure_disarm_all_hooks(life):
+    hooks = Everything()
+    agent = life(hooks)
+    agent.give_up(ValueError("ours"))
+    agent.give_up(ValueError("a second one"))
+    assert hooks.calls == [("install",), ("disarm",)]
+    assert agent.failure == "ValueError: ours"
+    assert read_spool(agent.spool.path).facts["failure"] == "ValueError: ours"
+    late = Everything()
+    agent.add_stack(stack_of(late, "late"))
+    assert late.calls == []
+    other = Everything()
+    child = life(other)
+    child._background.sampler.stop()
+    child._heartbeat.stop(2.0)
+    child.disarm()
+    assert other.calls[1] == ("disarm",)
+    assert child.stopped
+
+
+def test_what_a_signals_handler_raises_is_not_ours(life):
+    agent = life(Everything())
+    with pytest.raises(KeyboardInterrupt):
+        agent.give_up(KeyboardInterrupt())
+    assert not agent.failure
+
+
+def test_a_later_numbering_is_said_once_and_the_trace_keeps_its_own(life, caplog):
+    agent = life(Everything(), rank=1, world=4)
+    agent.note_place(RankInWorld(1, 4))
+    assert "renumbered" not in read_spool(agent.spool.path).facts
+    agent.note_place(RankInWorld(0, 2))
+    agent.note_place(RankInWorld(0, 3))
+    fact = read_spool(agent.spool.path).facts["renumbered"]
+    assert fact == "rank 0 of 2 since step 0"
+    (line,) = caplog.records
+    assert "rank 1 of 4 is now 0 of 2: its trace goes on as rank 1" in line.getMessage()
+
+
+@pytest.mark.parametrize("on_device", [True, False])
+def test_a_device_is_held_where_there_is_one_and_by_the_hooks_that_can(life, on_device):
+    hooks = Everything(on_device=on_device)
+    agent = life(hooks)
+    pace = agent._work.pace
+    assert pace.can_hold is not on_device
+    assert pace.on_stream(5, 7) is on_device
+    assert hooks.calls[-1] == ("hold", 5, 7)
+
+
+@pytest.mark.parametrize(("rank", "asks"), [(0, ["link", "input", "save"]), (1, ["input", "save"])])
+def test_rank_0_asks_for_the_link_and_every_rank_for_storage(
+    life, tmp_path, monkeypatch, rank, asks
+):
+    monkeypatch.setattr("evenstep.agent.actions.board.FOLDER", tmp_path)
+    hooks = Everything()
+    agent = life(hooks, rank=rank, act="token", link_group="team")
+    turns = [turn.topic for each in agent._conductor.turns for turn in each.turns]
+    assert turns == asks
+    gates = [call for call in hooks.calls if call[0] == "pause_by"]
+    assert bool(gates) == bool(agent.gate) == (rank == 0)
+    agent.stop("over")
+    assert agent.gate is None
+    assert (("pause_by", None) in hooks.calls) == (rank == 0)
+
+
+def test_steps_that_ended_in_the_past_are_steps(life):
+    agent = life(Everything())
+    began, counters = agent.recorder.began_ns, agent.counters()
+    assert counters[0] > 0  # this process has used a processor
+    agent.end_past_step(began + 1000, counters, agent.spool.last_number())
+    agent.end_step(began + 3000)
+    agent._work.process_pending()
+    rows = read_spool(agent.spool.path).summaries
+    assert (rows["end_ns"] - rows["start_ns"]).tolist() == [1000, 2000]
+
+
+class Probe:
+    """Measures nothing; fails in its third step."""
+
+    def __init__(self):
+        self.steps = []
+
+    def after(self, step):
+        self.steps.append(step)
+        if len(self.steps) == 3:
+            raise RuntimeError("no memory left")
+        return {"probe.compute_ns": 7.0}
+
+
+@pytest.mark.parametrize(("index", "device"), [(None, -1), (3, 3)])
+def test_a_probe_looks_after_each_step_until_it_fails(life, monkeypatch, index, device):
+    probe, asked = Probe(), []
+    monkeypatch.setattr("evenstep.agent.rank._make_probe", lambda *how: asked.append(how) or probe)
+    agent = life(Everything(index=index), probe_every=4)
+    for step in range(5):
+        agent.end_step(agent.recorder.began_ns + 1000 * (step + 1))
+    assert probe.steps == [1, 2, 3]
+    assert asked == [(index, 4)]
+    found = read_spool(agent.spool.path)
+    rows = found.records[found.records["kind"] == Kind.SAMPLE]
+    rows = rows[[found.names[int(row["name"])] == "probe.compute_ns" for row in rows]]
+    assert rows["device"].tolist() == [device] * 2
+    assert "no memory left" in found.facts["periodic probe"]
+
+
+def test_a_job_without_torch_has_no_probe(life, monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    agent = life(Everything(), probe_every=1)
+    agent.end_step(agent.recorder.began_ns + 1000)
+    fact = read_spool(agent.spool.path).facts["periodic probe"]
+    assert "it measures with torch" in fact

@@ -11,7 +11,14 @@ import pytest
 
 from evenstep.agent.recording import recorder as recording
 from evenstep.agent.recording.entries import GroupState
-from evenstep.agent.recording.phases import Word
+from evenstep.agent.recording.phases import (
+    EVENT_WORDS,
+    MOST_EVENTS,
+    WORDS,
+    Compiled,
+    Event,
+    Word,
+)
 from evenstep.agent.recording.recorder import (
     LONGEST_NAME,
     SHORTEST_WAIT_NS,
@@ -529,3 +536,147 @@ def test_pauses_are_read_though_the_collector_runs_meanwhile(recorder):
         gc.callbacks.pop()
     assert len(recorder.pauses) > 100
     assert found[-1][0] == (2, 1, False)
+
+
+class Kernels:
+    """Compiled kernels that write events, as recorder.cpp lays them out: what, when, and more."""
+
+    def __init__(self):
+        self.words = memoryview(bytearray(8 * WORDS)).cast("Q")
+        self.events = memoryview(bytearray(8 * EVENT_WORDS * MOST_EVENTS)).cast("Q")
+
+    def write(self, *words):
+        base = self.words[Word.NOTED] % MOST_EVENTS * EVENT_WORDS
+        for place, word in enumerate(words):
+            self.events[base + place] = word
+        self.words[Word.NOTED] += 1
+
+
+@pytest.fixture
+def kernels():
+    return Kernels()
+
+
+@pytest.fixture
+def compiled(tmp_path, kernels):
+    """A recorder whose events kernels write."""
+    spool = Spool.create(tmp_path / "c", {"rank": 0}, ring_bytes=1 << 16, summary_bytes=1 << 16)
+    made = Recorder(
+        spool, Compiled(kernels.words, kernels.events, lambda: 4, lambda *_: None, None)
+    )
+    made.defer(later=True)
+    yield made
+    made.summaries.release()
+    spool.shut()
+
+
+def test_what_kernels_write_becomes_the_account_of_the_step(compiled, kernels):
+    """A step of 1,000 ns with each of their events, at times that tell its phases apart."""
+    start, ended = compiled.began_ns, []
+    compiled.ended = lambda *told: ended.append((*told, compiled.end_step(told[0], told[1])))
+    compiled.note((compiled._clock.begins, Phase.INPUT, start + 10))  # by Python, before
+    for what, at, *more in (
+        (Event.PHASE_ENDS, 50),
+        (Event.FORWARD_BEGINS, 100, 1, 1),
+        (Event.FORWARD_ENDS, 190),
+        (Event.BLOCKED, 200, start + 230),
+        (Event.BACKWARD_BEGINS, 300, 0),
+        (Event.WAITED, 400, start + 470),
+        (Event.BACKWARD_ENDS, 700, start + 650),
+        (Event.OPTIMIZER_BEGINS, 800),
+        (Event.PHASE_ENDS, 900),
+        (Event.STEP_ENDED, 1000, 77, 1, 5, 6, *range(11, 17), *range(21, 25)),
+    ):
+        kernels.write(what, start + at, *more)
+    assert compiled.behind == 11
+    compiled.catch_up()
+    assert compiled.behind == 0
+    (said,) = ended
+    *told, closed = [list(each) if isinstance(each, tuple) else each for each in said]
+    # When, held, the next step, its record, the counters, events, own time and sums of costs.
+    assert told == [
+        start + 1000, 0, 1, 77, [11, 12, 13, 14, 15, 16], 5, 6, [21, 22, 23, 24]
+    ]  # fmt: skip
+    assert {Phase(phase): ns for phase, ns in enumerate(closed.phase_ns) if ns} == {
+        Phase.INPUT: 40, Phase.FORWARD: 170, Phase.SYNC: 30 + 70 + 50, Phase.BACKWARD: 280,
+        Phase.OPTIMIZER: 100, Phase.OTHER: 260,
+    }  # fmt: skip
+
+
+def test_events_of_kernels_and_of_python_are_told_in_the_order_they_came(compiled, kernels):
+    """Also where so many came that places are used again."""
+    told = []
+    compiled._tells[Event.PHASE_ENDS] = (told.append, 0)
+    number = 0
+    for _ in range(3):
+        for _ in range(MOST_EVENTS // 2):
+            kernels.write(Event.PHASE_ENDS, number)
+            compiled.note((told.append, number + 1))
+            number += 2
+        compiled.catch_up()
+    assert told == list(range(number))
+
+
+def test_where_somebody_waits_events_are_told_at_once(compiled, kernels):
+    told = []
+    compiled._tells[Event.PHASE_ENDS] = (told.append, 0)
+    kernels.write(Event.PHASE_ENDS, 1)
+    compiled.defer(later=False)
+    assert told == [1]
+    assert kernels.words[Word.AT_ONCE] == 1
+    kernels.write(Event.PHASE_ENDS, 2)
+    compiled.note((told.append, 3))
+    assert told == [1, 2, 3]
+    compiled.defer(later=True)
+    assert kernels.words[Word.AT_ONCE] == 0
+
+
+def test_kernels_number_threads_and_see_the_phase_that_is_open(compiled, kernels, recorder):
+    assert compiled.thread(12345) == 4
+    compiled.clock.begins(Phase.FORWARD, 1)
+    assert kernels.words[Word.PARENT] == 0  # the account may be behind: theirs is right
+    compiled.defer(later=False)
+    compiled.clock.begins(Phase.BACKWARD, 2)
+    found = records(compiled, Kind.PHASE)
+    assert kernels.words[Word.PARENT] == found["seq"][1]
+    compiled.clock.ends(3)
+    assert kernels.words[Word.PARENT] == found["seq"][0]
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_the_entry_of_what_does_not_block_is_kept_until_it_is_waited_for(
+    recorder, group, asynchronous
+):
+    start = recorder.clock.start_ns
+    issue(recorder, group, at=40, flags=Flag.ASYNC * asynchronous)
+    assert recorder.words[Word.LAST_ENTRY] == (start + 40) * asynchronous
+    recorder.host_waited(start + 50, start + 60, ident=recorder.ident + 1)
+    assert recorder.words[Word.LAST_ENTRY] == (start + 40) * asynchronous
+    recorder.host_waited(start + 50, start + 60, ident=recorder.ident)
+    assert recorder.words[Word.LAST_ENTRY] == 0
+
+
+@pytest.mark.parametrize("flag", [Flag.ON_DEVICE, Flag.HOST_BLOCKED])
+def test_what_ends_elsewhere_is_neither_awaited_nor_left_by_the_next_call(recorder, group, flag):
+    seq = issue(recorder, group, at=10, flags=flag)
+    assert not recorder.blocking
+    assert recorder.words[Word.LAST_ENTRY] == 0
+    issue(recorder, group, at=30)
+    assert recorder.spool.times(seq)[1] == 0
+
+
+def test_a_group_is_entered_by_the_name_its_members_agree_on(recorder):
+    spool = recorder.spool
+    made = GroupState.entered(
+        spool, "dp", (0, 1, 2, 5), shown="data parallel", backend="nccl", sequence=7
+    )
+    plain = GroupState.entered(spool, "dp", (0, 1, 2, 5))
+    assert made.uid == plain.uid != GroupState.entered(spool, "tp", (0, 1, 2, 5)).uid
+    assert (made.sequence, plain.sequence, made.ranks) == (7, 0, (0, 1, 2, 5))
+    assert [made.next_number() for _ in range(2)] == [7, 8]
+    assert (made.sequence, made.sequence) == (9, 9)  # to read it is not to count
+    told = read_spool(spool.path).groups
+    assert told[made.index] == {
+        "uid": made.uid, "name": "data parallel", "ranks": "0-2,5", "base": 7, "backend": "nccl",
+    }  # fmt: skip
+    assert told[plain.index]["name"] == "dp"

@@ -241,7 +241,7 @@ def watch_folder(*folders: Path) -> int:
     if fd < 0:  # their number is limited per user
         return fd
     watched = [libc.inotify_add_watch(fd, os.fsencode(path), _IN_WRITTEN) for path in folders]
-    if min(watched) < 0:
+    if -1 in watched:
         os.close(fd)
         return -1
     return fd
