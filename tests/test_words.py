@@ -11,12 +11,6 @@ from evenstep.trace.spool.layout import Phase
 SHARE = st.floats(0.001, 1.0)
 
 
-def test_a_cell_that_a_person_typed_is_own_code() -> None:
-    frames = ["<nn/linear.py>:9 forward", "<ipython-input-2-abc>:2 augment", "launch.py:7 main"]
-    assert words.own_place(frames) == "<ipython-input-2-abc>:2 augment"
-    assert words.own_place(["<string>:1 __init__", "train.py:3 f"]) == "train.py:3 f"
-
-
 @pytest.mark.parametrize(
     ("value_ns", "text"),
     [
@@ -189,3 +183,10 @@ def test_what_was_raised_is_told_without_the_place_in_a_library(raised, told):
 def test_ranks_that_were_apart_are_told_with_the_place_of_each(third, told):
     frames = [[place] for place in ("a.py:1 f", "a.py:1 f", third)]
     assert words.seen_by(enumerate(frames)) == told
+
+
+def test_where_the_script_was_comes_before_where_the_package_was_that_it_called():
+    frames = ["<numpy/core.py>:3 dot", "site-packages/PIL/Image.py:9 resize", "train.py:3 augment"]
+    assert words.seen_at(frames) == "train.py:3 augment, in site-packages/PIL/Image.py:9 resize"
+    raised = {"type": "RuntimeError", "frames": frames, "message": "closed"}
+    assert words.how_ended({"raised": raised}).startswith("RuntimeError at train.py:3 augment, in ")

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
+from evenstep.trace.frames import called_there, own_place
 from evenstep.trace.ranks import format_ranks, parse_ranks
 from evenstep.trace.spool.layout import Phase
 
@@ -36,8 +37,6 @@ _DOING = (
     ),
     ("_inductor/(compile_fx|graph|lowering|scheduler|codegen|async_compile)", "compiling"),
 )
-
-TYPED = ("<stdin>", "<ipython")  # begin the frames of code that a person has typed
 
 #: Units that read better as a sign, or as nothing.
 _SIGNS = {"1": "", "factor": "×", "generation": "", "level": "", "p": ""}
@@ -207,20 +206,13 @@ def printable(text: object) -> str:
     return "".join(shown)
 
 
-def own_place(frames: Sequence[str]) -> str:
-    """The innermost frame of the user's own code (files of Python and torch are in brackets, as is
-    generated code), else the innermost frame."""
-    own = [frame for frame in frames if frame.startswith(TYPED) or not frame.startswith("<")]
-    given = [frame for frame in frames if frame.startswith("<string>")]
-    return next(iter(own or given or frames), "")
-
-
 def seen_at(frames: Sequence[str]) -> str:
-    """`own_place`, and what the library that it called was at: "train.py:7 fit, compiling"."""
-    place = own_place(frames)
+    """`own_place`, and where the package and what the library was that it called: "train.py:7 fit,
+    in site-packages/timm/models/vit.py:9 forward, compiling"."""
+    place, package = own_place(frames), called_there(frames)
     called = takewhile(lambda frame: frame != place, frames)
     doing = [text for frame in called for file, text in _DOING if re.search(file, frame)]
-    return ", ".join([place, *doing[-1:]])
+    return ", ".join([place, *([f"in {package}"] if package else ()), *doing[-1:]])
 
 
 def seen_by(stacks: Iterable[tuple[int, Sequence[str]]]) -> str:
@@ -250,13 +242,13 @@ def how_ended(facts: Mapping[str, Any], *, brief: bool = False) -> str:
         text = "the end of its script" if "closed" in facts else "an end without a word"
     left = facts.get("left") if "signal" not in end else None
     if left and not brief:
-        text += f" by {left['by']} at {own_place(left['frames'])}"
+        text += f" by {left['by']} at {seen_at(left['frames'])}"
     if raised:
         text = str(raised["type"])
     if brief:
         return text
     if raised:
-        text += f" at {own_place(raised['frames'])}" if raised.get("frames") else ""
+        text += f" at {seen_at(raised['frames'])}" if raised.get("frames") else ""
         told = _RAISED_AT.sub("", raised.get("message", "").strip())
         text += f": {told}" if told else ""
     return "; ".join([text, *end.get("xid", ())[-1:], *end.get("nccl_warnings", ())[-1:]])

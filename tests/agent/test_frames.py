@@ -140,3 +140,36 @@ def test_a_script_that_is_no_file_has_its_place():
     exec("def script(call):\n    return call()", scope)
     place = scope["script"](lambda: first_outside(sys._getframe().f_back, "/torch"))
     assert place == "<string>:2 script"
+
+
+def test_a_package_has_its_whole_path_and_the_script_that_called_it_however_deep():
+    """Of a framework's loop deeper than the frames that are kept."""
+    called = {"look": frames_of_thread, "ident": threading.get_ident()}
+    text = "def call(depth): return call(depth - 1) if depth else look(ident)"
+    file = "/opt/lib/python3/site-packages/peft/tuners/lora/layer.py"
+    exec(compile(text, file, "exec"), called)
+    *package, script = called["call"](20 * DEEPEST)
+    assert set(package) == {"site-packages/peft/tuners/lora/layer.py:1 call"}
+    assert script.startswith("tests/agent/test_frames.py:")
+
+
+WAITS = """
+import sys, threading, time
+from evenstep.agent.pulse.frames import frames_of_thread
+
+def look(ident):
+    while True:
+        frame = sys._current_frames()[ident]
+        while frame.f_back:
+            frame = frame.f_back
+        if frame.f_code is threading._shutdown.__code__:
+            return print(frames_of_thread(ident))
+        time.sleep(0.01)
+
+threading.Thread(target=look, args=(threading.get_ident(),)).start()
+"""
+
+
+def test_a_script_that_has_ended_and_waits_for_its_threads_is_nowhere():
+    found = subprocess.run([sys.executable, "-c", WAITS], check=True, timeout=600, stdout=-1)
+    assert found.stdout == b"[]\n"

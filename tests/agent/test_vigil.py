@@ -12,9 +12,10 @@ import pytest
 
 from evenstep.agent.pulse import frames, vigil
 from evenstep.agent.pulse.frames import frames_of_thread
-from evenstep.agent.pulse.vigil import SEPARATOR, Vigil
+from evenstep.agent.pulse.vigil import Vigil
 from evenstep.agent.recording.phases import Word
 from evenstep.agent.recording.recorder import Recorder
+from evenstep.trace.frames import SEPARATOR
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.layout import Kind, Op
 from evenstep.trace.spool.spool import Spool

@@ -1,7 +1,8 @@
 """The frames of a thread as text: "train/loop.py:31 step", innermost first.
 
 File, line and function, never a variable's value. Frames of evenstep are left out; files of Python,
-of torch and of what only it calls are in angle brackets.
+of torch and of what only it calls are in angle brackets, those of other installed packages begin
+with the folder of packages ("site-packages/").
 """
 
 from __future__ import annotations
@@ -10,29 +11,33 @@ import gc
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
-from itertools import accumulate, chain, islice, repeat, takewhile
+from itertools import accumulate, chain, filterfalse, islice, repeat, takewhile
 from operator import attrgetter, methodcaller, truth
 from pathlib import Path
 from traceback import walk_stack, walk_tb
 from types import CodeType, FrameType
 from typing import Any
 
+from evenstep.trace.frames import PACKAGES, distance
+
 DEEPEST = 12  # frames kept, from the innermost
 MOST_WALKED = 32 * DEEPEST  # frames read: those of evenstep are not kept
 _OURS = str(Path(__file__).parents[2])
 _PYTHON = str(Path(os.__file__).parent)
-_PACKAGES = "-packages/"  # "site-packages", of Debian "dist-packages"
 _TORCH = tuple(f"-packages/{name}" for name in ("torch/", "typing_extensions.py", "sympy/"))
 _QUOTED = re.compile(r'^ *File "(.+)", line (\d+), in (.+)$', re.MULTILINE)  # by `traceback`
+_INSTALLED = re.compile(rf"[^/]*{PACKAGES}.*")
 _PARTS = 3  # last parts of a file's path that are shown
 _named: Callable[[CodeType], tuple[str, str]] = attrgetter("co_filename", "co_name")
 _called: Callable[..., Any] = methodcaller("__call__")
 
 
 def frames_of_thread(ident: int) -> list[str]:
-    """The frames of a running thread; none where there is no such thread.
+    """The frames of a running thread; none where there is no such thread, or where it only waits
+    for others at the interpreter's end.
 
     Python 3.11 may collect garbage where it makes the object of a frame. A callback of the
     collector, or a finalizer, that then lets another thread run leaves the list of threads locked
@@ -46,13 +51,19 @@ def frames_of_thread(ident: int) -> list[str]:
         list, map(attrgetter("f_code", "f_lineno"), takewhile(truth, walk))
     )
     if sys.version_info[:2] != (3, 11) or not gc.isenabled():
-        return _texts((*_named(code), line) for code, line in read())
+        return _of_script(read())
     try:
         _, walked, _ = map(_called, (gc.disable, read, gc.enable))
     except BaseException:
         gc.enable()
         raise
-    return _texts((*_named(code), line) for code, line in walked)
+    return _of_script(walked)
+
+
+def _of_script(walked: list[Any]) -> list[str]:
+    """The frames of these codes and lines; none of those that C calls when a script has ended."""
+    ends = bool(walked) and _named(walked[-1][0]) == (threading.__file__, "_shutdown")
+    return [] if ends else _texts((*_named(code), line) for code, line in walked)
 
 
 def first_outside(frame: FrameType, folder: str) -> str:
@@ -82,15 +93,17 @@ def _texts(walked: Iterable[tuple[str, str, int | None]]) -> list[str]:
     named = ((*_place(file), name, line) for file, name, line in walked)
     texts = (f"{file}:{line} {name}" for file, ours, name, line in named if not ours)
     kept = list(islice(texts, DEEPEST))
-    if all(text.startswith("<") for text in kept):
-        kept += islice((text for text in texts if not text.startswith("<")), 1)
+    if all(map(distance, kept)):
+        kept += islice(filterfalse(distance, texts), 1)
     return kept
 
 
 @lru_cache(maxsize=1024)
 def _place(file: str) -> tuple[str, bool]:
     """The end of a file's path, and whether the file is ours."""
-    end = "/".join(Path(os.path.normpath(file)).parts[-_PARTS:])
-    python = file.startswith(_PYTHON) and _PACKAGES not in file
-    bracketed = python or any(part in file for part in _TORCH)
+    path = os.path.normpath(file)
+    installed = _INSTALLED.search(path)
+    bracketed = (file.startswith(_PYTHON) and not installed) or any(part in file for part in _TORCH)
+    end = "/".join(Path(path).parts[-_PARTS:])
+    end = installed[0] if installed and not bracketed else end
     return f"<{end}>" if bracketed else end, file.startswith(_OURS)

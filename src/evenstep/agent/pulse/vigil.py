@@ -21,9 +21,9 @@ from typing import NamedTuple
 from evenstep.agent.pulse.frames import frames_of_thread
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.host.sysfs import read_text
+from evenstep.trace.frames import SEPARATOR, called_there, own_place
 from evenstep.trace.spool.layout import WORD_EXIT, WORD_GROUP_SEQ, WORD_KIND, WORD_STEP, Kind, Op
 
-SEPARATOR = " < "  # between the frames of a stack, innermost first
 MOST_LOOKS, FEWEST_LOOKS = 40, 6  # samples of a burst
 SHORTEST_NS = 2_000_000  # between two samples
 SPARING = 8  # shortest time between two samples, in waits for the interpreter's lock
@@ -49,7 +49,7 @@ class Standstill(NamedTuple):
     step: int
     since_ns: int  # when the step began
     inside: str  # the collective that it has entered and not left, "" for none
-    at: str  # the innermost frame that is not the framework's own
+    at: str  # where the script was, and a package that it had called; "" unknown
 
 
 class Vigil:
@@ -155,7 +155,8 @@ class Vigil:
         self._again_ns, self._rival = 2 * lasted_ns, 0
         frames = self._take(now_ns)
         inside = self._inside(self._write())
-        at = next((frame for frame in frames if not frame.startswith("<")), "")
+        places = own_place(frames), called_there(frames)
+        at = ", in ".join(place for place in places if place and not place.startswith("<"))
         self.standstill = Standstill(self._step, now_ns - lasted_ns, inside, at)
 
     def _inside(self, newest: int) -> str:

@@ -21,10 +21,10 @@ from evenstep.diagnose.measure.hosts import hardware, metric_samples, node_of
 from evenstep.diagnose.sentences import say
 from evenstep.statistics.outliers import Series, standing
 from evenstep.trace.columns import Array, Columns
+from evenstep.trace.frames import SEPARATOR, own_place
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
 
-SEPARATOR = " < "
 PlaceOf = Callable[[Sequence[str]], str]
 
 
@@ -85,7 +85,7 @@ def with_stacks(trace: Trace, finding: Finding, slow: Array | None = None) -> Fi
     inside = inside if slow is None else np.isin(rows.step, slow)
     stacks = _of_late(trace, rows, finding, inside, _function)
     most = max([0.0, *(stack.share for stack in stacks)])
-    lines = _of_late(trace, rows, finding, inside, words.own_place) if most < levels.MOST else []
+    lines = _of_late(trace, rows, finding, inside, own_place) if most < levels.MOST else []
     if lines and lines[0].share * levels.MOST > most:  # what a line calls is spread over functions
         stacks, most = lines, lines[0].share
     beside = [_beside(trace, every, rank) for rank in finding.where.ranks[: levels.LISTED]]
@@ -168,7 +168,7 @@ def _beside(trace: Trace, rows: Columns, rank: int) -> CallStack:
         if each == rank and share[rank]:
             found = trace.names[int(mine.name[count.argmax()])].split(SEPARATOR)
     usual = np.median([value for each, value in share.items() if each != rank] or [0.0])
-    place = f"{words.own_place(found)} in another thread"
+    place = f"{own_place(found)} in another thread"
     return CallStack(rank, round(share[rank] - float(usual), 3), [place, *found])
 
 
