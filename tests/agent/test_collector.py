@@ -4,11 +4,13 @@ import gc
 import signal
 import subprocess
 import sys
+import threading
 from itertools import count
 from types import SimpleNamespace
 
 import pytest
 
+from evenstep.agent.recording import collector
 from evenstep.agent.recording.collector import NEVER, PauseWatch
 
 
@@ -235,3 +237,101 @@ def test_a_disarmed_watch_does_nothing(watch, seen):
     watch.disarm()
     gc.collect()
     assert seen == []
+
+
+@pytest.mark.parametrize(
+    ("generation", "enabled", "counts", "limits", "called"),
+    [
+        (1, False, (0, 0, 0), (700, 10, 10), False),  # of young ones nobody asks
+        (2, False, (701, 0, 11), (700, 10, 10), True),  # the collector is off
+        (2, True, (701, 0, 10), (700, 10, 10), True),  # its last threshold is not passed
+        (2, True, (350, 0, 11), (700, 10, 10), True),  # its first one was long not
+        (2, True, (351, 0, 11), (700, 10, 10), False),
+        (2, True, (0, 0, 0), (NEVER, 10, 10), False),  # what `--act gc` collects
+    ],
+)
+def test_a_script_called_a_full_collection_that_was_not_due(
+    monkeypatch, generation, enabled, counts, limits, called
+):
+    monkeypatch.setattr(gc, "get_count", lambda: counts)
+    monkeypatch.setattr(gc, "get_threshold", lambda: limits)
+    monkeypatch.setattr(gc, "isenabled", lambda: enabled)
+    assert collector.is_called_by_script(generation) is called
+
+
+def handles(signum, frame):
+    raise TimeoutError
+
+
+class Handles:
+    def expire(self, signum, frame):
+        raise TimeoutError
+
+    def anything(self, *both):
+        raise TimeoutError
+
+
+@pytest.fixture
+def handled():
+    """What a handler raises, or a function that is none, which is called alike."""
+    before = signal.getsignal(signal.SIGUSR1)
+
+    def raised(handler, registered, *arguments):
+        signal.signal(signal.SIGUSR1, registered)
+        try:
+            handler(*arguments)
+        except BaseException as error:
+            return error
+
+    yield raised
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("handler", [handles, Handles().expire, Handles().anything])
+def test_an_exception_is_a_signals_if_its_handler_raised_it(handled, handler):
+    def deeper(*arguments):
+        handler(*arguments)
+
+    for call in (handler, deeper):
+        error = handled(call, handler, signal.SIGUSR1, None)
+        assert collector.signal_behind(error) == signal.SIGUSR1
+    assert collector.signal_behind(handled(handler, signal.SIG_DFL, signal.SIGUSR1, None)) is None
+    assert collector.signal_behind(handled(handler, handler, "USR1", None)) is None
+    assert collector.signal_behind(ValueError()) is None
+    assert collector.signal_behind(KeyboardInterrupt()) == signal.SIGINT
+
+
+def test_a_signal_is_sent_again_to_the_main_thread(handled, monkeypatch):
+    sent = []
+    monkeypatch.setattr(
+        collector._thread, "start_new_thread", lambda call, what: sent.append((call, *what))
+    )
+    error = handled(handles, handles, signal.SIGUSR1, None)
+    assert collector.resent(error)
+    main = threading.main_thread().ident
+    assert sent == [(signal.pthread_kill, main, signal.SIGUSR1)]
+    assert not collector.resent(ValueError())
+    assert len(sent) == 1
+
+
+def test_what_a_signal_raised_in_a_callback_is_no_failure_of_the_watch(watch, handled, monkeypatch):
+    monkeypatch.setattr(collector._thread, "start_new_thread", lambda *_: None)
+    watch._failed(handled(handles, handles, signal.SIGUSR1, None))
+    gc.collect()
+    assert watch.failure is None
+    watch._failed(ValueError("ours"))
+    assert watch.failure == "ValueError: ours"
+
+
+@pytest.mark.parametrize(("minimum_ns", "reports"), [(1, 1), (2, 0)])
+def test_a_pause_of_the_shortest_length_is_reported(minimum_ns, reports):
+    ticks, seen = count(1), []
+    watch = PauseWatch(
+        lambda *pause: seen.append(pause), minimum_ns=minimum_ns, clock=lambda: next(ticks)
+    )
+    gc.disable()
+    watch.install()
+    gc.collect()
+    watch.remove()
+    gc.enable()
+    assert [end - start for start, end, *_ in seen] == [1] * reports

@@ -3,9 +3,13 @@
 import json
 import logging
 import random
+from statistics import median
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from evenstep.agent.exchange import live
 from evenstep.agent.exchange.live import KEPT, LiveView
 from evenstep.agent.exchange.messages import StepRow, latest_rank, summarize
 from evenstep.lateness import FEWEST
@@ -197,3 +201,48 @@ def test_seconds_are_said_as_seconds(view, caplog):
     works = [[0.5, 2.0]] * 4
     ((_, line),) = said_of(view, caplog, works)
     assert "is late by 1.5 s," in line
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 10**9), st.integers(0, 10**9)), min_size=1, max_size=9),
+    st.integers(1, 16),
+)
+def test_each_rank_is_compared_with_the_median_of_the_others(ranks, steps):
+    """Written down once more, with the standard library's median."""
+    step_ns = max(work for work, _ in ranks)
+    reports = [
+        summarize([StepRow(step_ns, work, 0, 0, 0, None, queued)] * steps, rank=3 * n, end=64)
+        for n, (work, queued) in enumerate(ranks)
+    ]
+    window = live._window(reports, None)
+    ways = [[work for work, _ in ranks]]
+    if min(queued for _, queued in ranks) >= 0.1 * step_ns:
+        ways.append([work - queued for work, queued in ranks])
+    for n in range(len(ranks)):
+        over = [way[n] - (median(way[:n] + way[n + 1 :]) if len(way) > 1 else way[n])
+                for way in ways]  # fmt: skip
+        assert window.excess[3 * n] == pytest.approx(min(over) / step_ns, abs=1e-12)
+    assert (window.late, window.steps) == (None, steps)
+
+
+def test_of_windows_of_several_lengths_the_longest_step_counts(view):
+    reports = [report(0, 80, step_ms=100), report(1, 80, step_ms=200)._replace(steps=8)]
+    window = live._window(reports, latest_rank(reports, threshold=0.1))
+    assert window.steps == 16
+    assert window.excess == {0: -0.25, 1: 0.25}  # 50 and 100 ms of work, of 200
+
+
+@pytest.mark.parametrize(("late_ms", "said"), [(999.4, "999 ms"), (999.6, "1 s"), (1504, "1.5 s")])
+def test_a_length_has_three_digits(view, caplog, late_ms, said):
+    share = late_ms / 1e3
+    ((_, line),) = said_of(view, caplog, [[0.5, 0.5 + share]] * 4)
+    assert f"is late by {said}," in line
+    assert f" {100 * share:.0f} % of a step" in line
+
+
+def test_after_a_line_only_later_windows_lead_to_another(view, caplog):
+    """Rank 1 is late in ten windows, then rank 2: the ten are not held against the news."""
+    told = said_of(view, caplog, [[0.5, 0.9, 0.5]] * 10 + [[0.5, 0.5, 0.9]] * 10)
+    assert [number for number, _ in told] == [FEWEST, 10 + FEWEST - 1]  # its scatter is known
+    told = said_of(view, caplog, [[0.5, 0.5, 0.9]] * 4 + [[0.5] * 3] * 8)
+    assert [line for _, line in told] == ["evenstep: nobody waits for rank 2 any more"]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from itertools import count
 
 import pytest
 from hypothesis import given
@@ -258,3 +259,99 @@ def test_who_asks_between_two_rounds_is_asked_as_soon_as_something_rings():
     made.wake()
     assert again.wait(PATIENCE_S / 2)
     assert made.stop()
+
+
+class Rests(Sampler):
+    """On a clock that only its rests move; so long each, until it is told to stop."""
+
+    def __init__(self, between, **settings):
+        self.now_s, self.rests = 0.0, []
+        super().__init__([], print, between=between, clock=lambda: self.now_s, **settings)
+
+    def _pause(self, pause_s):
+        self.rests.append(pause_s)
+        self.now_s += pause_s
+        return self._stopping.is_set()
+
+
+@pytest.mark.parametrize(
+    ("asks_s", "rest_s", "rests"),
+    [
+        (0.25, 1.0, [0.25, 0.25, 0.25, 0.25]),
+        (0.4, 1.0, [0.4, 0.4, 0.2]),
+        (5.0, 1.0, [1.0]),
+        (-1.0, 0.0, []),
+    ],
+)
+def test_between_two_rounds_it_asks_as_often_as_it_is_told_and_never_rests_longer(
+    asks_s, rest_s, rests
+):
+    asked = []
+    made = Rests(lambda: asked.append(made.now_s) or asks_s)
+    assert made._rest(rest_s) == 0.0
+    assert made.rests == pytest.approx(rests)
+    assert len(asked) == len(rests) + 1  # once more when the round is due
+
+
+def test_who_has_nothing_to_ask_rests_until_the_next_round():
+    assert Rests(None)._rest(0.7) == 0.7
+
+
+def test_a_rest_that_ends_with_the_thread_asks_no_more():
+    made = Rests(lambda: made._stopping.set() or 0.1)
+    assert made._rest(1.0) == 0.9
+    assert made.rests == [0.1]
+
+
+def test_a_source_of_another_device_or_metric_is_another_value(sampler, emitted):
+    class Two(Steady):
+        def read(self):
+            self.reads += 1
+            return [
+                ("level_bytes", 0, 1.0),
+                ("level_bytes", 1, 1.0),
+                ("load", 0, float(self.reads)),
+            ]
+
+    turns(sampler(Two(), repeat_ticks=3), 4)
+    assert emitted == [
+        ("level_bytes", 0, 1.0), ("level_bytes", 1, 1.0), ("load", 0, 1.0),
+        ("load", 0, 2.0), ("load", 0, 3.0),
+        ("level_bytes", 0, 1.0), ("level_bytes", 1, 1.0), ("load", 0, 4.0),
+    ]  # fmt: skip
+
+
+def test_sources_that_are_added_are_opened_and_read_from_the_next_round_on(sampler, emitted):
+    one = sampler(Steady())
+    turns(one, 1)
+    late = Steady(9.0)
+    late.name = "late"
+    one.add([late])
+    turns(one, 1)
+    assert emitted == [("level_bytes", 0, 1.0), ("level_bytes", 0, 9.0)]
+
+
+def test_what_may_not_come_is_not_opened_again(sampler):
+    source = Steady(opening=SourceUnavailable("never"))
+    one = sampler(source)
+    turns(one, 1)
+    source.opening = None
+    turns(one, 1)
+    assert one.absent == {"steady": "never"}
+    assert source.reads == 0
+
+
+def test_a_source_that_cannot_be_closed_keeps_no_other_from_it():
+    first, second = Steady(), Steady()
+    first.close = lambda: 1 // 0
+    one = Sampler([first, second], lambda *_: None)
+    one.tick()
+    one._close()
+    assert second.closed
+
+
+def test_sampling_costs_what_its_sources_cost_and_their_opening(sampler):
+    spent = count(0, 5)
+    one = sampler(Steady(), cpu_clock=lambda: next(spent), clock=lambda: 9.0)
+    turns(one, 1)
+    assert one.cost_ns == next(spent) - 5

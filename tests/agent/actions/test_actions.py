@@ -401,3 +401,149 @@ def test_no_more_garbage_is_kept_than_python_keeps_by_itself(monkeypatch):
         action.during(step, last=False)
     action.end(1024)
     assert action.every == 32
+
+
+@pytest.fixture
+def resident(monkeypatch):
+    """Memory that the test sets, and nothing is collected."""
+    now = [1000]
+    monkeypatch.setattr(garbage, "resident_bytes", lambda: now[0])
+    monkeypatch.setattr(garbage, "_collect_unfrozen", lambda: 0)
+    return now
+
+
+def look(action, step, resident, size):
+    resident[0] = size
+    action.during(step, last=False)
+    return action.every, action.note
+
+
+def test_memory_is_looked_at_every_sixteen_steps_alone(resident):
+    action = Garbage()
+    action.begin(0)
+    action.every = 64
+    assert look(action, 15, resident, 1100) == (64, "")
+    assert look(action, 17, resident, 1100) == (64, "")
+    assert look(action, 32, resident, 1100) == (32, "")
+    action.end(33)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "every", "note"),
+    [
+        ((1025,), 64, ""),  # half of the room of 5 %
+        ((1026,), 32, ""),
+        ((1026, 1038), 32, ""),  # as much again is within 5 %
+        ((1026, 1039), 32, "memory grew by 3.9%"),
+        ((1050, 1050), 32, ""),
+        ((1060, 1051), 32, "memory grew by 5.1%"),  # it shrinks, and is beyond all the same
+        ((1060, 1049), 32, ""),
+    ],
+)
+def test_half_the_room_halves_the_interval_and_what_would_exceed_it_ends_acting(
+    resident, sizes, every, note
+):
+    action = Garbage()
+    action.begin(0)
+    action.every = 64
+    for number, size in enumerate(sizes, start=1):
+        told = look(action, 16 * number, resident, size)
+    action.end(100)
+    assert told == (every, note)
+
+
+def test_the_interval_is_never_less_than_a_step(resident):
+    action = Garbage()
+    action.begin(0)
+    assert look(action, 16, resident, 1040) == (1, "")
+    action.end(17)
+
+
+def test_what_the_job_takes_by_itself_is_the_median_of_its_growth_between_blocks(resident):
+    """By 1, 3 and 100 a step without acting: of 64 steps, 3 each are its own."""
+    action, size, step = Garbage(), 1000, 0
+    for rate in (1, 3, 100):
+        resident[0] = size
+        action.begin(step)
+        action.end(step + 10)
+        size, step = size + 20 * rate, step + 30
+    resident[0] = size
+    action.begin(step)
+    usual = action._usual  # less what the job takes by itself, 5 % above the first at most
+    assert usual == 1050
+    resident[0] = 1050 + 3 * (step + 64)
+    action.every = 64
+    action.during(160 - 160 % 16, last=False)
+    assert action._without_own(resident[0], step + 64) == 1050
+    action.end(170)
+
+
+def test_collecting_takes_place_at_the_same_steps_on_all_ranks_and_at_a_blocks_end(monkeypatch):
+    steps = []
+    action = Garbage()
+    action.begin(3)
+    action.every = 8
+    for step in range(4, 30):
+        monkeypatch.setattr(garbage, "_collect_unfrozen", lambda at=step: steps.append(at) or 0)
+        action.during(step, last=step == 29)
+    action.end(30)
+    assert steps == [8, 16, 24, 29]
+
+
+def test_only_a_whole_interval_tells_whether_a_longer_one_would_save(monkeypatch):
+    """Collections take half a step each, whatever is garbage."""
+    monkeypatch.setattr(garbage, "_collect_unfrozen", lambda: 50 * MS)
+    action = Garbage()
+    action.applies(PLAIN)
+    action.begin(5)
+    action.every = 8
+    for step in range(6, 17):
+        action.during(step, last=False)
+        assert action.every == (8 if step < 16 else 16)  # the first is of two steps only
+    action.end(17)
+
+
+def test_objects_that_the_script_froze_stay_frozen_and_nothing_is_frozen_then():
+    kept = [[] for _ in range(100)]
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        action = Garbage()
+        action.begin(0)
+        assert gc.get_freeze_count() == frozen
+        action.end(1)
+        assert gc.get_freeze_count() == frozen
+    finally:
+        gc.unfreeze()
+    del kept
+
+
+@pytest.mark.parametrize(
+    ("cores", "rank", "world", "own"),
+    [
+        (list(range(8)), 1, 2, [4, 5, 6, 7]),
+        ([3, 5, 9], 1, 2, [5, 9]),
+        ([3, 5, 9], 4, 5, [5]),
+        ([3, 5, 9], 2, 3, [9]),
+    ],
+)
+def test_a_rank_has_its_adjacent_share_of_the_cores(cores, rank, world, own):
+    assert share(cores, rank, world) == own
+
+
+@pytest.mark.parametrize(
+    ("starved_ns", "local_world", "why"),
+    [
+        (2 * MS, 2, "without a core for 2.0% of the time: 2 of 4 cores are its own"),
+        (2 * MS - 1, 2, ""),
+        (50 * MS, 1, ""),
+        (50 * MS, 4, "without a core for 50.0% of the time: 1 of 4 cores are its own"),
+    ],
+)
+def test_cores_are_divided_where_ranks_of_a_node_wait_for_them(
+    monkeypatch, starved_ns, local_world, why
+):
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "sched_getaffinity", lambda _: {2, 3, 4, 5})
+        facts = PLAIN._replace(starved_ns=starved_ns, local_world=local_world, local_rank=1)
+        assert Cores().applies(facts) == why
