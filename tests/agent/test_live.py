@@ -244,5 +244,3 @@ def test_after_a_line_only_later_windows_lead_to_another(view, caplog):
     """Rank 1 is late in ten windows, then rank 2: the ten are not held against the news."""
     told = said_of(view, caplog, [[0.5, 0.9, 0.5]] * 10 + [[0.5, 0.5, 0.9]] * 10)
     assert [number for number, _ in told] == [FEWEST, 10 + FEWEST - 1]  # its scatter is known
-    told = said_of(view, caplog, [[0.5, 0.5, 0.9]] * 4 + [[0.5] * 3] * 8)
-    assert [line for _, line in told] == ["evenstep: nobody waits for rank 2 any more"]

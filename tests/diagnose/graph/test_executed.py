@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
+from evenstep.diagnose.graph.peers import beginning, message_ends, peers
 from evenstep.diagnose.graph.replay import Change, replay, step_lengths
 from evenstep.diagnose.graph.structure import times
-from evenstep.trace.spool.layout import Kind
+from evenstep.trace.spool.layout import Kind, Op
 from tests.diagnose.graph.executed import (
+    TO_ALL,
     draw,
     draw_of_devices,
     durations,
@@ -137,3 +139,76 @@ def test_what_devices_would_have_done_is_what_a_replay_has_them_do(seed, loads):
         was = np.median(ends[:, -2] - ends[:, 0], axis=1)
         off.append(lengths / was - 1)
     assert np.quantile(np.abs(off), 0.8) < 0.01
+
+
+@pytest.mark.parametrize("seed", range(20, 26))
+def test_messages_go_from_and_to_the_lanes_that_exchange_them(seed):
+    """And who sends first in most steps begins the way of what is passed on."""
+    for job, _, _, done in told(seed, 6)[1]:
+        found = recorded(job, done).graph()
+        place, ends = numbers(job, found), message_ends(found)
+        sent, came = np.full((2, job.steps, job.ranks), np.inf)
+        messages = np.zeros(ends.shape[1], bool)
+        for number, act in enumerate(job.acts):
+            if act.what == "wait" or act.op != Op.SEND:
+                continue
+            (other,) = (one for one in job.members(act) if one != act.root)
+            messages[place[:, number]] = True
+            assert (ends[0, place[:, number]] == act.root).all()
+            assert (ends[1, place[:, number]] == other).all()
+            sent[:, act.root] = np.minimum(sent[:, act.root], done.came[:, number, act.root])
+            came[:, other] = np.minimum(came[:, other], done.over[:, number])
+        assert (ends[:, ~messages] == -1).all()
+        assert beginning(found).tolist() == ((sent < came).mean(axis=0) > 0.5).tolist()
+
+
+@pytest.mark.parametrize("devices", [False, True])
+@pytest.mark.parametrize("seed", range(30, 34))
+def test_every_lanes_work_is_at_one_place_of_its_program(seed, devices):
+    """Peers share out all lanes, and work by place is all of it, wherever it is written back."""
+    random, jobs = told(seed, 6)
+    for job, work, took, done in jobs:
+        if devices:
+            job, work, took = draw_of_devices(random)
+            done = execute(job, work, took)
+            found = recorded_by_devices(job, done, random).graph(first=1)
+        else:
+            found = recorded(job, done).graph()
+        parts, rows = peers(found), found.rows
+        seen = np.zeros((len(found.batch_of), len(found.ranks)), int)
+        written = np.full(len(rows), np.nan)
+        for part in parts:
+            seen[np.ix_(part.segments, part.lanes)] += 1
+            here = part.by_place(found.own_ns)
+            inside = np.isin(rows.segment, part.segments) & np.isin(rows.lane, part.lanes)
+            total = np.zeros(seen.shape)
+            np.add.at(total, (rows.segment[inside], rows.lane[inside]), found.own_ns[inside])
+            assert here.sum(axis=2) == pytest.approx(total[np.ix_(part.segments, part.lanes)])
+            assert (rows.segment[part.rows] == part.segments[:, None, None]).all()
+            assert (rows.lane[part.rows] == part.lanes[None, :, None]).all()
+            enters = np.where(part.there, rows.enter[part.rows], -1)
+            kinds = np.where(enters >= 0, np.append(found.operations.op, 0)[enters], -1)
+            for one in kinds.reshape(-1, kinds.shape[2]).T:  # of one place
+                assert len({*one.tolist()} - {-1}) <= 1
+            part.assign(written, here)
+        assert (seen == 1).all()
+        assert written == pytest.approx(found.own_ns)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_lanes_that_do_the_same_are_peers(seed):
+    """Ranks of one group in a job of nothing but that group's collectives."""
+    random = np.random.default_rng(seed)
+    found = 0
+    while found < 4:
+        job = draw(random)
+        calls = (act for act in job.acts if act.what == "call" and not act.group)
+        whole = job._replace(acts=tuple(act for act in calls if act.op in TO_ALL))
+        if not whole.acts:
+            continue
+        work, took = durations(whole, random)
+        done = execute(whole, work, took)
+        if tells(whole, done):
+            (part,) = peers(recorded(whole, done).graph())
+            assert part.lanes.tolist() == list(range(whole.ranks))
+            found += 1
