@@ -725,3 +725,21 @@ def test_a_dump_of_torch_2_2_is_a_list_without_numbers_and_with_microseconds(tmp
     rows = trace.of_kind(Kind.COLLECTIVE)
     assert (rows.enter_ns[:3] - rows.enter_ns[0]).tolist() == [0, 1_000, 2_000]
     assert diagnose(trace).findings[0].title == "Rank 1 never came to all_reduce"
+
+
+def test_groups_whose_members_nobody_says_are_those_that_used_them_but_the_default_one(tmp_path):
+    """As gloo's dumps: the default group is torch's first, where the program calls none so."""
+    names = [("0", "default_pg"), ("1", "tp"), ("0", "dp"), ("2", "")]
+    using = {0: names, 1: names[:2], 2: [names[0], names[3]]}
+    dumps = {
+        rank: dump([entry(n, process_group=name) for n, name in enumerate(used)], pg_config={})
+        for rank, used in using.items()
+    }
+    trace = read(write(tmp_path, dumps))
+    assert {(group.name, group.ranks) for group in trace.groups} == {
+        ("default_pg", (0, 1, 2)), ("tp", (0, 1)), ("dp", (0,)), ("2", (0, 2)),
+    }  # fmt: skip
+    nameless = {rank: dump([entry(0, process_group=("0", ""))], pg_config={}) for rank in (0, 2)}
+    folder = tmp_path / "nameless"
+    folder.mkdir()
+    assert [group.ranks for group in read(write(folder, nameless)).groups] == [(0, 1, 2)]

@@ -484,3 +484,14 @@ def test_a_kernel_of_torch_1_8_is_its_operators_by_the_older_spelling(tmp_path):
     rows = collectives(open_trace([path]))
     assert rows.bytes_in.tolist() == [8_196_000]
     assert (rows.device_exit_ns - rows.device_enter_ns).tolist() == [1_556_000]
+
+
+def test_threads_are_numbered_in_order_of_appearance_and_the_one_that_trains_is_0(tmp_path):
+    """Which marks the steps: its calls come later than those of two others."""
+    profile = Profile()
+    profile.step(3, 0, 2000)
+    for turn, tid in enumerate((9, 4, 1, 4, 9, 1)):
+        profile.collective(100 + 200 * turn, 150 + 200 * turn, 50, tid=tid)
+    trace = open_trace([profile.write(tmp_path / "rank0.json")])
+    rows = trace.of_kind(Kind.COLLECTIVE).sorted_by("enter_ns")
+    assert rows.thread.tolist() == [1, 2, 0, 2, 1, 0]

@@ -1,7 +1,12 @@
 """Archives of OTF2 as its library hands them over, by hand: who is which rank, and what belongs to
 whom. Archives that were really recorded are in `test_recorded_sources`."""
 
+import io
+import json
+import resource
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +14,7 @@ import pytest
 from evenstep.errors import TraceError
 from evenstep.importers.content import SourceFile
 from evenstep.importers.draft import FIRST_NS
-from evenstep.importers.otf2 import otf2
+from evenstep.importers.otf2 import archive, otf2
 from evenstep.importers.otf2.archive import COLUMNS, RECEIVE, SEND, Archive
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind, Op
@@ -90,3 +95,147 @@ def test_what_lasts_beyond_all_runs_is_left_out(opened):
     late = [(20, ALL_REDUCE, 200, 100 + longest + over, WORLD, -1, 0, 8, 8) for over in (-1, 0)]
     rows = opened([*ROWS, *late]).of_kind(Kind.COLLECTIVE)
     assert len(rows) == 5 + 1
+
+
+def kind(number):
+    return SimpleNamespace(value=number)
+
+
+def test_definitions_are_told_by_their_names_and_the_last_of_a_number_counts():
+    said = archive._Definitions()
+    said.clock(None, 7, 0, 0)
+    said.clock(None, 1_000_000, 0, 0)
+    for number, text in enumerate(["", "node", "Master", "WORLD", "PAIR", "x" * 300]):
+        said.string(None, number, text)
+    said.process(None, 50, 1, 0, 0)
+    said.location(None, 100, 2, None, 9, 50)
+    said.location(None, 200, 5, None, 9, 50)
+    said.location(None, 300, 99, None, 9, 51)
+    said.group(None, 0, 0, kind(4), 0, 0, [200, 100])  # all that communicate, in their order
+    said.group(None, 1, 0, kind(5), 0, 0, [0, 1, 2])  # of which there is no third
+    said.group(None, 2, 0, kind(5), 0, 0, (1,))
+    said.group(None, 2, 0, kind(6), 0, 0, [7])  # of another type
+    said.communicator(None, 10, 3, 1, 0)
+    said.communicator(None, 11, 4, 2, 0)
+    said.communicator(None, 12, 98, 97, 0)
+    assert said.said() == {
+        "ticks_per_s": 1_000_000,
+        "locations": {100: ("Master", 50), 200: ("x" * 256, 50), 300: ("", 51)},
+        "processes": {50: "node"},
+        "communicators": {10: ("WORLD", [200, 100]), 11: ("PAIR", [100]), 12: ("", [])},
+    }  # fmt: skip
+
+
+def test_without_a_group_of_all_that_communicate_these_are_all_locations():
+    said = archive._Definitions()
+    for location in (30, 10):
+        said.location(None, location, 0, None, 0, 0)
+    said.group(None, 1, 0, kind(5), 0, 0, [1, 0])
+    said.communicator(None, 10, 3, 1, 0)
+    assert said.said()["communicators"] == {10: ("", [10, 30])}
+
+
+def test_operations_have_the_times_of_their_calls():
+    """Location 1 sends inside a call, which lies in another; 2 receives; both reduce, of which one
+    had begun before the recording did; and a message comes outside of any call."""
+    seen = archive._Operations()
+    seen.enter(1, 10, None)
+    seen.enter(1, 20, None)
+    seen.send(1, 21, None, None, 1, 5, 7, 64, 0)
+    seen.enter(2, 22, None)
+    seen.leave(1, 30, None)
+    seen.receive_completed(2, 31, None, None, 0, 5, 7, 64, 0)
+    seen.leave(2, 35, None)
+    seen.leave(1, 40, None)
+    seen.begin(1, 50, None)
+    seen.end(1, 60, None, None, kind(11), 6, (1 << 32) - 1, 8, 16)  # it has no root
+    seen.end(2, 61, None, None, kind(1), 6, 3, 8, 0)
+    seen.send_issued(2, 70, None, None, 0, 5, 9, 4, 0)
+    seen.leave(2, 75, None)
+    assert seen.rows == [
+        (1, archive.SEND, 20, 30, 5, 1, 7, 64, 0),
+        (2, archive.RECEIVE, 22, 35, 5, 0, 7, 0, 64),
+        (1, 11, 50, 60, 6, -1, 0, 8, 16),
+        (2, 1, 61, 61, 6, 3, 0, 8, 0),
+        (2, archive.SEND, 75, 75, 5, 0, 9, 4, 0),
+    ]
+
+
+class Library:
+    """OTF2's library, of an archive with two locations; it hands over events to what is set."""
+
+    def __init__(self):
+        self.set, self.calls = {}, []
+        self.own = {
+            "Reader_GetDefReader": lambda _, location: None if location == 20 else "own",
+            "Reader_ReadAllGlobalDefinitions": self.define,
+            "Reader_ReadAllGlobalEvents": self.tell,
+        }
+
+    def __getattr__(self, name):
+        if name.endswith("Callback"):
+            _, _, what = name.partition("_Set")
+            return lambda calls, taken: self.set.update({what.removesuffix("Callback"): taken})
+
+        def call(*arguments):
+            self.calls.append((name, *arguments))
+            return self.own.get(name, lambda *_: name)(*arguments)
+
+        return call
+
+    def define(self, *_):
+        self.set["ClockProperties"](None, 1000, 0, 0)
+        self.set["String"](None, 1, "Master")
+        for location in (10, 20):
+            self.set["Location"](None, location, 1, None, 0, 3)
+        self.set["LocationGroup"](None, 3, 1, 0, 0)
+        self.set["Group"](None, 0, 0, kind(5), 0, 0, [0, 1])
+        self.set["Comm"](None, 4, 1, 0, 0)
+
+    def tell(self, *_):
+        self.set["Enter"](10, 1, None)
+        self.set["MpiSend"](10, 1, None, None, 1, 4, 0, 5, 0)
+        self.set["MpiIsend"](10, 1, None, None, 1, 4, 1, 6, 0)
+        self.set["MpiRecv"](10, 1, None, None, 1, 4, 2, 7, 0)
+        self.set["MpiIrecv"](10, 1, None, None, 1, 4, 3, 1 << 64, 0)
+        self.set["Leave"](10, 2, None)
+        self.set["MpiCollectiveBegin"](20, 3, None)
+        self.set["MpiCollectiveEnd"](20, 9, None, None, kind(11), 4, 1 << 31, 8, 8)
+
+
+def test_an_archive_is_read_location_by_location_within_bounds(monkeypatch, tmp_path):
+    library, limits, out = Library(), {}, io.BytesIO()
+    (tmp_path / "events").write_bytes(b"x" * 3_000_000)
+    monkeypatch.setitem(sys.modules, "_otf2", library)
+    monkeypatch.setattr(archive.resource, "setrlimit", limits.__setitem__)
+    stdout = io.TextIOWrapper(out)
+    monkeypatch.setattr(sys, "stdout", stdout)
+    archive._main(str(tmp_path / "traces.otf2"))
+    monkeypatch.undo()
+    assert limits == {
+        resource.RLIMIT_AS: (8 << 30, 8 << 30), resource.RLIMIT_CPU: (20 + 3 * 20, 20 + 3 * 20)
+    }  # fmt: skip
+    head, _, table = out.getvalue().partition(b"\n")
+    assert json.loads(head) == {
+        "ticks_per_s": 1000, "locations": {"10": ["Master", 3], "20": ["Master", 3]},
+        "processes": {"3": "Master"}, "communicators": {"4": ["Master", [10, 20]]},
+    }  # fmt: skip
+    assert np.load(io.BytesIO(table)).tolist() == [
+        [10, archive.SEND, 1, 2, 4, 1, 0, 5, 0],
+        [10, archive.SEND, 1, 2, 4, 1, 1, 6, 0],
+        [10, archive.RECEIVE, 1, 2, 4, 1, 2, 0, 7],
+        [10, archive.RECEIVE, 1, 2, 4, 1, 3, 0, (1 << 63) - 1],
+        [20, 11, 3, 9, 4, -1, 0, 8, 8],
+    ]
+    names = [name for name, *_ in library.calls]
+    reader = "Reader_Open"
+    assert library.calls[0] == (reader, str(tmp_path / "traces.otf2"))
+    assert names.count("Reader_SetSerialCollectiveCallbacks") == 1
+    chosen = [call for call in library.calls if call[0] == "Reader_SelectLocation"]
+    assert chosen == [("Reader_SelectLocation", reader, location) for location in (10, 20)]
+    order = ["Reader_OpenDefFiles", "Reader_OpenEvtFiles", "Reader_GetDefReader",
+             "Reader_ReadAllLocalDefinitions", "Reader_CloseDefReader", "Reader_GetEvtReader",
+             "Reader_GetDefReader", "Reader_GetEvtReader"]  # fmt: skip
+    assert [name for name in names if name in order] == order
+    registered = [name for name in names if "_Register" in name]
+    assert registered == ["Reader_RegisterGlobalDefCallbacks", "Reader_RegisterGlobalEvtCallbacks"]

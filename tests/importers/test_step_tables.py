@@ -986,3 +986,20 @@ def test_a_latency_that_grows_is_no_time_since_the_beginning(opened):
     trace = opened("step,latency_ms\n" + "".join(f"{n},{300 + 40 * n}\n" for n in range(1, 30)))
     rows = trace.of_kind(Kind.STEP)
     assert ((rows.exit_ns - rows.enter_ns) / 1e9).max() == pytest.approx(1.46)
+
+
+def test_who_ends_a_step_before_the_slowest_waits_in_a_barrier_at_its_end(opened):
+    """Steps of 2 and 3 s, and of 5 and 4; the second rank alone has a third."""
+    trace = opened("rank,step,seconds\n0,1,2\n1,1,3\n0,2,5\n1,2,4\n1,3,9\n")
+    ends = trace.of_kind(Kind.STEP)
+    begin = int(ends.enter_ns.min())
+    rows = trace.of_kind(Kind.COLLECTIVE).sorted_by("enter_ns", "rank")
+    told = zip(rows["rank"], rows.step, rows.enter_ns - begin, rows.exit_ns - begin, strict=True)
+    assert [tuple(map(int, one)) for one in told] == [
+        (0, 1, 2 * 10**9, 3 * 10**9 + 1), (1, 1, 3 * 10**9, 3 * 10**9 + 1),
+        (1, 2, 7 * 10**9, 8 * 10**9 + 1), (0, 2, 8 * 10**9, 8 * 10**9 + 1),
+    ]  # fmt: skip
+    assert rows.group_seq.tolist() == [0, 0, 1, 1]
+    assert ends.sorted_by("step", "rank").enter_ns.tolist() == [
+        begin + at * 10**9 for at in (0, 0, 3, 3, 8)
+    ]

@@ -109,3 +109,58 @@ def test_a_time_is_of_the_step_that_began_last_and_before_the_first_of_none():
     file = xplane.PlaneFile.__new__(xplane.PlaneFile)
     file.steps = {5: (20, 30), 3: (10, 20)}
     assert file.step_at([9, 10, 19, 20, 99]).tolist() == [0, 3, 3, 5, 5]
+
+
+def read_groups(groups, devices, dims=(), order=()):
+    made = xplane._PROGRAM.kind().hlo_module.computations.add().instructions.add()
+    iota = made.devices.iota
+    iota.groups, iota.devices = groups, devices
+    iota.dims.extend(dims)
+    iota.order.extend(order)
+    return xplane._groups(made)
+
+
+@pytest.mark.parametrize(
+    ("groups", "devices", "dims", "order", "found"),
+    [
+        (2, 2, (), (), ((0, 1), (2, 3))),
+        (2, 2, (2, 2), (1, 0), ((0, 2), (1, 3))),
+        (2, 4, (2, 2, 2), (2, 0, 1), ((0, 2, 4, 6), (1, 3, 5, 7))),
+        (1, 3, (3,), (), ((0, 1, 2),)),
+        (2, 2, (2, 3), (), ()),
+        (2, 2, (2, 2), (0, 0), ()),
+        (2, 2, (1,) * 16 + (4,), (), ()),
+        (-2, -2, (), (), ()),
+    ],
+)
+def test_groups_are_written_as_a_table_of_devices_that_is_turned(
+    groups, devices, dims, order, found
+):
+    """As HLO writes [groups,devices]<=[dims]T(order): a transposed array of all numbers."""
+    assert read_groups(groups, devices, dims, order) == found
+
+
+@pytest.mark.parametrize("host_keeps", [True, False])
+def test_steps_are_the_hosts_where_no_instruction_crosses_their_ends(profile, host_keeps):
+    """Each of 1,000 us; where the host does not keep to them, each ends in the middle."""
+    space = xplane._SPACE.kind()
+    space.ParseFromString(profile.path.read_bytes())
+    plane = space.planes.add(name="/host:CPU")
+    plane.stat_metadata.add(key=1).value.name = "step_num"
+    line = plane.lines.add(timestamp_ns=BEGAN_NS)
+    for step in range(STEPS):
+        event = line.events.add(offset_ps=step * 1000 * US * 1000)
+        event.duration_ps = (1000 if host_keeps else 650) * US * 1000
+        event.stats.add(metadata_id=1, int64_value=step + 5)
+    profile.path.write_bytes(space.SerializeToString())
+    trace = xplane.read([profile])
+    steps = trace.of_kind(Kind.STEP)
+    if not host_keeps:
+        assert any(limit.startswith("steps were inferred") for limit in trace.limits)
+        return
+    assert len(steps) == STEPS * DEVICES
+    assert set((steps.exit_ns - steps.enter_ns).tolist()) == {1000 * US}
+    calls = rows_of(trace, 2, Op.ALL_REDUCE)
+    assert calls.step.tolist() == list(range(5, 5 + STEPS))
+    first = steps.enter_ns[steps.step == 5].min()
+    assert (calls.enter_ns - first).tolist() == [(1000 * n + 500) * US for n in range(STEPS)]

@@ -179,9 +179,8 @@ def _forward(steps: Steps, table: Columns) -> Columns:
     backward = table.select((table.op == int(Phase.BACKWARD)) & ~np.isin(table.step, told))
     end = backward.enter_ns
     before = np.sort(np.concatenate([table.exit_ns, steps.start_ns]))
-    place = np.searchsorted(before, end, side="right") - 1
-    start = before[np.maximum(place, 0)] if len(before) else end
-    usable = (place >= 0) & (start < end) & np.isin(backward.step, steps.number)
+    start = before[np.searchsorted(before, end, side="right") - 1]  # a step's backward is in it
+    usable = (start < end) & np.isin(backward.step, steps.number)
     codes = np.full(int(usable.sum()), int(Phase.FORWARD))
     return _table(codes, start[usable], end[usable], steps, inferred=True)
 
