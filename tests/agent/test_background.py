@@ -318,3 +318,13 @@ def test_the_device_is_the_first_that_any_hooks_know(background):
     for name, index in (("mpi", None), ("torch", 3), ("jax", 5)):
         background._hooks[name] = SimpleNamespace(device_index=index)
     assert background.device_index == 3
+
+
+def test_the_store_of_a_meeting_before_is_left(background):
+    background.connect(FakeStore, 1)
+    first = background._store
+    background.connect(FakeStore, 2)
+    assert first._listener.fileno() == -1
+    second = background._store
+    background.close()
+    assert second._listener.fileno() == -1

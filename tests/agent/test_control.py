@@ -488,3 +488,10 @@ def test_a_request_holds_from_its_step_on_and_ends_those_before(monkeypatch):
     due.append(ON._replace(number=2, ranks="0-2", first_step=0))  # without this rank
     made.apply_due(10)
     assert (work.at_once, pacer.settings.mode, len(due)) == (False, "observe", 0)
+
+
+def test_folders_that_cannot_be_watched_leave_nothing_open(tmp_path):
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    for _ in range(8):
+        assert control.watch_folder(tmp_path, tmp_path / "gone") == -1
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208

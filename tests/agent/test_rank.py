@@ -19,6 +19,7 @@ from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.identity import from_environment
 from evenstep.trace.spool.layout import Kind, Op
 from evenstep.trace.spool.spool import Spool
+from tests.agent.test_sharing import FakeStore
 
 
 class LateStack:
@@ -400,3 +401,19 @@ def test_a_job_without_torch_has_no_probe(life, monkeypatch):
     agent.end_step(agent.recorder.began_ns + 1000)
     fact = read_spool(agent.spool.path).facts["periodic probe"]
     assert "it measures with torch" in fact
+
+
+def test_a_life_leaves_no_descriptor_open(tmp_path):
+    def opened():
+        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+    counts = []
+    for number in range(4):
+        agent = made(tmp_path / str(number), stack_of(Everything()), act="cores")
+        agent.start()
+        agent.connect(FakeStore, 1)
+        agent.connect(FakeStore, 2)
+        agent.end_step(agent.recorder.began_ns + 1000)
+        agent.stop("over")
+        counts.append(opened())
+    assert counts[1:] == counts[1:2] * 3  # whatever the first has imported

@@ -1,6 +1,7 @@
 import json
 from contextlib import suppress
 from pathlib import Path
+from random import Random
 from textwrap import dedent
 
 import pytest
@@ -289,3 +290,113 @@ def test_a_damaged_measurement_hides_no_other(tmp_path):
     trace = open_trace([tmp_path / name for name in ("steps.csv", "floors.json", "all_reduce.log")])
     assert [floor["file"] for floor in trace.run["floors"]] == ["all_reduce.log"] * 2
     assert [limit for limit in trace.limits if "floors.json has no list of floors" in limit]
+
+
+PROGRAMS = {"all_reduce": "float", "all_gather": "half", "reduce_scatter": "bfloat16",
+            "broadcast": "int8", "reduce": "double"}  # fmt: skip
+UNITS_NS = {"(us)": 1e3, "(ms)": 1e6, "(s)": 1e9}
+
+
+def written(random):
+    """A log of up to three tests with columns, units and an order of their own; what it says."""
+    text, said = [], []
+    for _ in range(random.randint(1, 3)):
+        op, dtype = random.choice(list(PROGRAMS.items()))
+        hosts, each = random.randint(1, 3), random.randint(1, 4)
+        text += [f"# Collective test starting: {op}_perf", "# nThread 1 nGpus 1 minBytes 8"]
+        for rank in range(hosts * each):
+            text.append(
+                f"#  Rank {rank:2} Group  0 Pid {900 + rank} on node-{rank // each} device 0"
+            )
+        wrong, unit = random.choice(["#wrong", "error"]), random.choice(list(UNITS_NS))
+        reduces, rooted = op in ("all_reduce", "reduce_scatter", "reduce"), random.random() < 0.5
+        columns = ["size", "count", "type", *["redop"] * reduces, *["root"] * rooted]
+        orders = [False, True] if random.random() < 0.5 else [True, False]
+        text.append("#   " + "   ".join("in-place" if one else "out-of-place" for one in orders))
+        results = ["time", "algbw", "busbw", wrong]
+        text.append("#  " + "  ".join([*columns, *results, *results]))
+        text.append(f"#  (B)  (elements)  {unit}  (GB/s)  (GB/s)  {unit}  (GB/s)  (GB/s)")
+        for _ in range(random.randint(1, 4)):
+            size = random.randint(1, 10**9)
+            left = [size, size // 4, dtype, *["sum"] * reduces, *[0] * rooted]
+            right = []
+            for in_place in orders:
+                time, algbw, busbw = (round(random.uniform(0.01, 999), 2) for _ in range(3))
+                errors = random.randint(0, 3)
+                right += [time, algbw, busbw, errors]
+                said.append({
+                    "op": op, "bytes": size, "time_ns": round(time * UNITS_NS[unit]),
+                    "algbw_gBps": algbw, "busbw_gBps": busbw, "ranks": hosts * each, "nodes": hosts,
+                    "in_place": in_place, "dtype": dtype, "wrong": errors, "file": "log.txt",
+                })  # fmt: skip
+            text.append("  ".join(map(str, [*left, *right])))
+            text.append(random.choice(["# Out of bounds values : 0 OK", "a line of the job's own"]))
+    return "\n".join(text) + "\n", said
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_a_log_says_is_what_is_read(floors, seed):
+    text, said = written(Random(seed))
+    assert floors(text) == said
+
+
+@pytest.mark.parametrize(
+    ("row", "columns", "ranks", "op"),
+    [
+        ("8 2 float sum 0 5.1 1.0 1.0 0", "redop root", 4, "reduce"),
+        ("8 2 float none 0 5.1 1.0 1.0 0", "redop root", 4, "broadcast"),
+        ("8 2 float sum -1 5.1 1.00 1.50 0", "redop root", 4, "all_reduce"),  # 2 (n - 1) / n
+        ("8 2 float sum -1 5.1 1.00 0.75 0", "redop root", 4, "reduce_scatter"),  # (n - 1) / n
+        ("8 2 float sum -1 5.1 1.00 1.46 0", "redop root", 4, "all_reduce"),
+        ("8 2 float sum -1 5.1 1.00 1.45 0", "redop root", 4, None),  # 3.3 % off
+        ("8 2 float sum -1 5.1 1.00 1.00 0", "redop root", 2, None),
+        ("8 2 float none -1 5.1 1.00 1.50 0", "redop root", 4, None),
+        ("8 2 float sum -1 5.1 0.00 0.00 0", "redop root", 4, None),
+    ],
+)
+def test_a_table_that_names_no_program_tells_it_by_its_columns_and_bandwidths(
+    floors, row, columns, ranks, op
+):
+    who = "".join(f"#  Rank {rank} Pid 9{rank} on dgx device 0\n" for rank in range(ranks))
+    head = f"#  size  count  type  {columns}  time  algbw  busbw  error\n"
+    (floor,) = floors(f"# nThread 1\n{who}{head}#  (B)  (elements)  (us)  (GB/s)  (GB/s)\n {row}\n")
+    assert (floor["op"], floor["ranks"]) == (op, ranks)
+
+
+@pytest.mark.parametrize(
+    ("named", "ranks", "nodes"),
+    [
+        (["0 on a", "1 on a", "2 on b", "3 on b"], 4, 2),
+        (["2 on b", "3 on b"], 4, None),  # the beginning is missing
+        (["0 Group 0 on a", "0 Group 1 on a", "1 Group 1 on b"], 2, 2),
+        ([], None, None),
+    ],
+)
+def test_ranks_are_those_of_one_communicator(floors, named, ranks, nodes):
+    rows = (one.replace(" on", " Pid 9 on") for one in named)
+    who = "".join(f"#  Rank {row} device 0\n" for row in rows)
+    found = floors(f"# all_reduce_perf\n# nThread 1\n{who}{HEADER}{UNITS}{ROW}")
+    assert {(floor["ranks"], floor["nodes"]) for floor in found} == {(ranks, nodes)}
+
+
+@pytest.mark.parametrize(
+    ("size", "algbw", "time", "ns"),
+    [(10_000_000, 157.38, 0.064, 64_000), (1000, 1.0, 1.0, 1000), (10**9, 1.0, 1.0, 10**9),
+     (1000, 0.0, 2.0, 2000)],
+)  # fmt: skip
+def test_a_time_without_a_unit_is_of_the_one_that_agrees_with_the_bandwidth(
+    floors, size, algbw, time, ns
+):
+    (floor,) = floors(f"#  bytes N type time algbw busbw res\n{size} 1 char {time} {algbw} 1.0 0\n")
+    assert floor["time_ns"] == ns
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e15", "-1e15", "x", "", None, [1]])
+def test_what_is_no_number_that_is_printed_is_none(value):
+    assert nccl_tests._number(value) is None
+
+
+def test_numbers_are_read_however_they_are_printed():
+    assert [nccl_tests._number(one) for one in ("0", 7, 2.5, " 1e3 ", "-1", 9e14)] == [
+        0, 7, 2.5, 1000, -1, 9e14
+    ]  # fmt: skip

@@ -61,8 +61,7 @@ class PaceHost:
             floor_ns, margin_ns = shared.lower_ns, shared.margin_ns
         step_ns = closed.end_ns - closed.start_ns
         own_ns = max(step_ns - closed.phase_ns[Phase.SYNC] - delay_ns, 0)
-        since_ns = wait.since_last_ns  # with the delay, of which `own_ns` is free
-        entry_ns = own_ns if since_ns is None else max(since_ns - delay_ns, 0)
+        entry_ns = max((wait.since_last_ns or own_ns + delay_ns) - delay_ns, 0)
         slowest, self._slowest = self._slowest, None
         while self._plans:
             self.pacer.adopt(self._plans.popleft())

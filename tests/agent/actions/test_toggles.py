@@ -284,3 +284,22 @@ def test_without_a_board_there_are_no_turns_and_it_is_said(job):
     job.conductor.ask(["token"], 1)
     assert not job.conductor.acts
     assert read_spool(job.spool.path).facts["token"] == "no board in /dev/shm: full"
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_the_first_job_on_a_link_leads_and_the_others_keep_to_its_blocks(job, first):
+    """Another that has steps of 500 ms came before it, or after it."""
+    beside, now = job.others[0], job.time.now_ns
+    told = Post(step_ns=5 * STEP_NS, block_ns=77 * MS, span=ALWAYS, scale=3)
+    if first:
+        job.conductor.ask(["token"], 1)
+        exchange(job, awaits_all=True, ends_ms=1, steps=2)
+    beside.publish(told, job.time.now_ns)
+    if not first:
+        job.conductor.ask(["token"], 1)
+    exchange(job, awaits_all=True, ends_ms=1, steps=2)
+    assert job.time.now_ns > now
+    post = job.conductor.turns[0].turn.token.post
+    assert (post.block_ns == told.block_ns) is not first
+    assert post.block_ns > 0
+    beside.publish(Post(), job.time.now_ns)
