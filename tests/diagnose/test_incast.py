@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.levels import NAMED
 from evenstep.diagnose.modes.fabric import _below_the_knee
 from evenstep.trace.spool.layout import Kind, Op
 from tests.diagnose.synthetic import MS, World, with_rows
@@ -59,6 +60,23 @@ def test_where_others_stall_as_often_at_other_times_it_is_no_incast(worst):
     assert finding.mode == "fabric_contention"
     stalls = iter(np.random.default_rng(2).random(10**5) < 0.04)
     assert finding.severity == pytest.approx(world.lost_against(calm), rel=0.15)
+
+
+def test_all_to_alls_that_fill_the_adapters_of_their_nodes_are_none():
+    """Each of a node's 8 ranks sends half of its 40 MB to the other node, through 12.5 GB/s."""
+    world = World(
+        ranks=16,
+        ranks_per_node=8,
+        noise=0.01,
+        bucket_bytes=(1_000_000,),
+        after_backward=((Op.ALL_TO_ALL, 40_000_000),),
+        fabric=lambda move: 8 * move.size_bytes / 2 / 12.5,
+    )
+    trace = world.trace()
+    for info in trace.ranks.values():
+        nic = {"name": "eth0", "pci": "0000:04:00.0", "speed_gbps": 100.0}
+        info.facts["locality"] = {"nics": [nic]}
+    assert not [finding for finding in diagnose(trace).findings if finding.severity >= NAMED]
 
 
 def test_a_line_is_not_a_knee():

@@ -11,7 +11,7 @@ from groups on the nodes alike, or from the run's own best, in this order.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -264,6 +264,7 @@ class Shape(NamedTuple):
     floors_ns: Array  # of these sizes
     line: TransferLine | None  # through the floors; None where sizes are too much alike
     trees: bool = False  # its library, NCCL, reduces along trees where a ring takes longer
+    passes: float = 1.0  # of the bus bandwidth's bytes, over the link of the busiest node
 
     @property
     def lies(self) -> tuple[int, ...]:
@@ -362,7 +363,11 @@ def _shape(trace: Trace, measured: Transfers, groups: list[int], *key: int) -> S
     whole = np.maximum(np.bincount(at, weight), 1)
     floors = np.bincount(at, weight * kinds.floor_ns[mine]) / whole
     line = line_through(sizes, floors, np.sqrt(whole)) if len(sizes) else None
-    return Shape(op, members, nodes, leaving, tuple(groups), mask, sizes, floors, line, trees)
+    on = Counter(node_of(trace, one) for one in trace.groups[groups[0]].ranks if one in trace.ranks)
+    # each of the m ranks of a node sends its part to all n - m elsewhere, where a ring goes once
+    away = max(m * (members - m) for m in on.values()) / max(members - 1, 1)
+    shape = Shape(op, members, nodes, leaving, tuple(groups), mask, sizes, floors, line, trees)
+    return shape._replace(passes=away) if op == Op.ALL_TO_ALL and nodes > 1 else shape
 
 
 # -- references ------------------------------------------------------------------------------------
@@ -380,19 +385,16 @@ def reference(trace: Trace, shape: Shape, others: list[Shape]) -> Reference | No
     if floors:
         best, by = max(floors)
         return Reference(best, f"{by} on these nodes", True)
-    adapters = adapter_gBps(trace, shape)
-    if adapters is not None:
-        return Reference(adapters, "the speed of the network adapters", True)
+    if (adapters := adapter_gBps(trace, shape)) is not None:
+        return Reference(adapters / shape.passes, "the speed of the network adapters", True)
     same = [other.busbw_gBps for other in others if other.lies == shape.lies]
     if max(same, default=0.0) > shape.busbw_gBps:
         return Reference(max(same), "other groups that lie alike", True)
+    rings = [one for one in others if one is not shape and one.op in RINGS]
     alike = [
-        other.busbw_gBps
-        for other in others
-        if other is not shape
-        and other.op in RINGS
-        and other.nodes == shape.nodes
-        and other.leaving <= shape.leaving
+        one.busbw_gBps / shape.passes
+        for one in rings
+        if one.nodes == shape.nodes and one.leaving <= shape.leaving
     ]
     best = max(alike, default=0.0)
     return Reference(best, "the run's own best", False) if best > shape.busbw_gBps else None
@@ -408,14 +410,10 @@ def adapter_gBps(trace: Trace, shape: Shape) -> float | None:  # noqa: N802
         return None
     group = trace.groups[shape.groups[0]]
     ranks = [rank for rank in group.ranks if rank in trace.ranks]
-    first = node_of(trace, ranks[0])
-    sharing = sum(
-        any(node_of(trace, rank) == first for rank in trace.groups[other].ranks)
-        for other in shape.groups
-    )
+    here = {one for one in trace.ranks if node_of(trace, one) == node_of(trace, ranks[0])}
+    sharing = sum(not here.isdisjoint(trace.groups[one].ranks) for one in shape.groups)
     spread = any(one in group.backend.lower() for one in ("nccl", "simulated"))
-    per_node = [_node_gbps(trace, rank, spread=spread) for rank in ranks]
-    return min(per_node) / 8 / max(sharing, 1) or None
+    return min(_node_gbps(trace, one, spread=spread) for one in ranks) / 8 / max(sharing, 1) or None
 
 
 def _node_gbps(trace: Trace, rank: int, *, spread: bool) -> float:
