@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from evenstep.agent.exchange.messages import Late, WindowReport
     from evenstep.agent.exchange.node_store import StoreClient, StoreServer
     from evenstep.agent.exchange.sharing import Sharing
+    from evenstep.agent.pulse.interruptions import Interruptions
     from evenstep.agent.pulse.vigil import Standstill
     from evenstep.host.sources import Source
 
@@ -75,12 +76,20 @@ class Background:
             task=self._round, between=self._between_rounds,
         )  # fmt: skip
         self._work.wake = self.sampler.wake
+        if identity.rank == 0:
+            self._work.processed = lambda closed: self._interruptions.add(closed)
 
     @cached_property
     def _live(self) -> LiveView:
         from evenstep.agent.exchange.live import LiveView
 
         return LiveView(self._folder, self._config.pace_threshold)
+
+    @cached_property
+    def _interruptions(self) -> Interruptions:
+        from evenstep.agent.pulse.interruptions import Interruptions
+
+        return Interruptions(self._config.pace_threshold)
 
     @property
     def device_index(self) -> int | None:

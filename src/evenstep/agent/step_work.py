@@ -50,6 +50,7 @@ class StepWork:
         self.at_once = at_once
         self.sharing: Sharing | None = None  # taken back by the background thread
         self.wake: Callable[[], None] = lambda: None  # wakes that thread
+        self.processed: Callable[[ClosedStep], None] = lambda _: None  # called with each step
         self.single_steps = False  # whether each window is one step
         #: The step that begins when the running window ends, and when that is expected.
         self._window_end = (0, 0)
@@ -206,6 +207,7 @@ class StepWork:
         if decided[2].plan is not None and sharing is not None:
             sharing.publish(decided[2].plan)
         recorder.store_summary(closed)
+        self.processed(closed)
         self._rows.append(row)
         self._last = closed
         if sharing is not None:
