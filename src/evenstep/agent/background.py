@@ -168,7 +168,9 @@ class Background:
             self._try(f"hooks of {name}", hooks.poll)  # a device may have failed
         self._process_steps()
         self.record_absent()
-        self._record_parted()
+        if self._parted is not None and self._recorder.step > self._parted[0] + 1:  # it goes on
+            self._spool.add_fact("sharing", self._parted[1])
+            self._parted = None
         self._record_nccl()
         self._try("flush", self._spool.flush)  # a full disk may have room again
         if not self._try("alarm", self._alarm.round):  # the store is gone, or the job is ending
@@ -249,12 +251,6 @@ class Background:
         self._work.sharing = None
         self._control.disconnect()
         self._parted = (self._recorder.step, f"ended: {type(error).__name__}: {error}"[:LONGEST])
-
-    def _record_parted(self) -> None:
-        """Write into the trace that sharing has ended, if the job goes on without it."""
-        if self._parted is not None and self._recorder.step > self._parted[0] + 1:
-            self._spool.add_fact("sharing", self._parted[1])
-            self._parted = None
 
     def _poll_control(self) -> int:
         try:

@@ -131,7 +131,12 @@ class RankExits:
     def _record_exits(self, timeout_s: float) -> None:
         for descriptor, _ in self._poll.poll(timeout_s * 1e3):
             if descriptor in self._ranks:
-                self._record_exit(descriptor)
+                rank = self._ranks.pop(descriptor)
+                ended = _exit_status(rank.pid, descriptor)
+                ended |= {"monotonic_ns": time.monotonic_ns(), "realtime_ns": time.time_ns()}
+                self._poll.unregister(descriptor)
+                os.close(descriptor)
+                self._record(rank, ended)
 
     def _discover(self) -> bool:
         """Add ranks that have started; return whether there were any."""
@@ -161,14 +166,6 @@ class RankExits:
             return
         self._ranks[descriptor] = rank
         self._poll.register(descriptor, select.POLLIN)
-
-    def _record_exit(self, descriptor: int) -> None:
-        rank = self._ranks.pop(descriptor)
-        ended = _exit_status(rank.pid, descriptor)
-        ended |= {"monotonic_ns": time.monotonic_ns(), "realtime_ns": time.time_ns()}
-        self._poll.unregister(descriptor)
-        os.close(descriptor)
-        self._record(rank, ended)
 
     def _record(self, rank: _Rank, ended: dict[str, Any]) -> None:
         """Store how a rank ended in its trace, and report the first that died."""

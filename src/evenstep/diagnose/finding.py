@@ -192,25 +192,21 @@ class Diagnosis(Document):
         return polars.DataFrame(self.rows())
 
     def _repr_html_(self) -> str:
-        """The diagnosis as shown in a notebook."""
-        return _html(self)
-
-
-def _html(diagnosis: Diagnosis) -> str:
-    """The verdict, the step time and the findings; names from the trace are escaped."""
-    time = diagnosis.summary.get("step_time") or {}
-    numbers = [(name, time.get(f"{name}_ns")) for name in ("mean", "p99")]
-    step = ", ".join(f"{words.duration(at)} {name}" for name, at in numbers if at is not None)
-    rows = diagnosis.rows()[:LISTED]
-    head = "".join(f"<th>{name}</th>" for name in (rows or [{}])[0])
-    lines = [f"<p>step {step}</p>"] if step else []
-    body = ("".join(f"<td>{_cell(value)}</td>" for value in row.values()) for row in rows)
-    table = "".join(f"<tr>{cells}</tr>" for cells in (head, *body))
-    more = len(diagnosis.findings) - len(rows)
-    lines += [f"<table>{table}</table>"] if rows else []
-    lines += [f"<p>{more} more in <code>findings</code></p>"] if more > 0 else []
-    lines += [f"<p><small>{escape(limit)}</small></p>" for limit in diagnosis.limits]
-    return f"<div><p><strong>{escape(diagnosis.verdict)}</strong></p>{''.join(lines)}</div>"
+        """The verdict, the step time and the findings, as shown in a notebook; names from the trace
+        are escaped."""
+        time = self.summary.get("step_time") or {}
+        numbers = [(name, time.get(f"{name}_ns")) for name in ("mean", "p99")]
+        step = ", ".join(f"{words.duration(at)} {name}" for name, at in numbers if at is not None)
+        rows = self.rows()[:LISTED]
+        head = "".join(f"<th>{name}</th>" for name in (rows or [{}])[0])
+        lines = [f"<p>step {step}</p>"] if step else []
+        body = ("".join(f"<td>{_cell(value)}</td>" for value in row.values()) for row in rows)
+        table = "".join(f"<tr>{cells}</tr>" for cells in (head, *body))
+        more = len(self.findings) - len(rows)
+        lines += [f"<table>{table}</table>"] if rows else []
+        lines += [f"<p>{more} more in <code>findings</code></p>"] if more > 0 else []
+        lines += [f"<p><small>{escape(limit)}</small></p>" for limit in self.limits]
+        return f"<div><p><strong>{escape(self.verdict)}</strong></p>{''.join(lines)}</div>"
 
 
 def _cell(value: object) -> str:

@@ -116,20 +116,15 @@ class SpoolTail:
             if length == 0:
                 return
             want = min(max(TABLE_READ_BYTES, length), self._table_end - self._table_at)
-            taken = self._take_entries(os.pread(file, want, self._table_at))
-            if not taken:
+            entries = list(layout.unpack_entries(os.pread(file, want, self._table_at)))
+            if not entries:  # none is complete
                 return
-            self._table_at += taken
-
-    def _take_entries(self, data: bytes) -> int:
-        """Add the complete entries at the start of `data`; return their length in bytes."""
-        entries = list(layout.unpack_entries(data))
-        for _, kind, _, text in entries:
-            if kind == layout.TABLE_FACT:
-                with suppress(ValueError, KeyError, TypeError, RecursionError):  # a damaged entry
-                    fact = json.loads(text)
-                    self.facts[fact["key"]] = fact["value"]
-        return entries[-1][0] if entries else 0
+            for _, kind, _, text in entries:
+                if kind == layout.TABLE_FACT:
+                    with suppress(ValueError, KeyError, TypeError, RecursionError):  # damaged
+                        fact = json.loads(text)
+                        self.facts[fact["key"]] = fact["value"]
+            self._table_at += entries[-1][0]
 
     # -- steps -----------------------------------------------------------------------------------
 

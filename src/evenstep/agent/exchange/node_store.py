@@ -189,18 +189,15 @@ class StoreClient:
         except OSError:
             made.close()
             if self._listens():
-                self._make_own()
+                store = self._own = self._make_store()
+                for message in self._waiting:
+                    kind, key, value = unpack(message)
+                    if kind == SET:
+                        store.set(key, value)
+                self._waiting.clear()
             return False
         self._socket = made
         return True
-
-    def _make_own(self) -> None:
-        store = self._own = self._make_store()
-        for message in self._waiting:
-            kind, key, value = unpack(message)
-            if kind == SET:
-                store.set(key, value)
-        self._waiting.clear()
 
     def _send(self, message: bytes) -> None:
         if len(message) <= MOST_BYTES and len(self._waiting) < MOST_WAITING:

@@ -48,8 +48,6 @@ def entropy(counts: Array) -> float:
 
 def dwells(column: Array) -> tuple[Array, Array]:
     """Runs of steps with the same bound: column and length of each, in order."""
-    if not len(column):
-        return column, column
     edges = np.flatnonzero(np.diff(column, prepend=column[0] - 1))
     return column[edges], np.diff(np.append(edges, len(column)))
 

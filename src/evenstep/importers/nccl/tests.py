@@ -118,7 +118,10 @@ def from_lines(text: Iterable[TextLine], file: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     test = _Test(op=_program(file))
     for line in text:
-        row = _strip_tags(line.text)
+        begin = 0  # behind the line's prefixes
+        while tag := _TAG.match(line.text, begin):
+            begin = tag.end()
+        row = line.text[begin:].strip()
         if "_perf" in row or row.startswith("#"):
             test = _described_by(test, row)
         elif test.columns and row[:1].isdecimal() and len(found) < MOST_FLOORS:
@@ -126,14 +129,6 @@ def from_lines(text: Iterable[TextLine], file: str) -> list[dict[str, Any]]:
             test.rows += bool(floors)
             found += floors
     return found
-
-
-def _strip_tags(text: str) -> str:
-    """A line without its prefixes."""
-    begin = 0
-    while tag := _TAG.match(text, begin):
-        begin = tag.end()
-    return text[begin:].strip()
 
 
 def _described_by(test: _Test, row: str) -> _Test:

@@ -101,7 +101,11 @@ class FolderArchive:
         self._capacity = most  # records, until it is known how many there are
         groups = info.groups()
         self._first_summary = _PAGE + _tables_room(info, groups)
-        self._summaries = _summary_capacity(steps)
+        # so many slots that level 0 holds every step
+        capacity = max(2 * steps, LEVELS * FANOUT)
+        while level_slots(capacity)[0][1] < steps:
+            capacity += FANOUT
+        self._summaries = capacity
         self._first_record = self._first_summary + self._summaries * layout.SUMMARY_BYTES
         self._records = np.zeros(info.ranks, np.int64)
         self._steps = np.zeros(info.ranks, np.int64)
@@ -163,14 +167,6 @@ class FolderArchive:
                 file.seek(self._first_record + records * layout.RECORD_BYTES)
                 file.write(mine.tobytes())
                 file.truncate()
-
-
-def _summary_capacity(steps: int) -> int:
-    """So many slots that level 0 holds every step."""
-    capacity = max(2 * steps, LEVELS * FANOUT)
-    while level_slots(capacity)[0][1] < steps:
-        capacity += FANOUT
-    return capacity
 
 
 def _tables_room(info: RunInfo, groups: list[list[bytes]]) -> int:

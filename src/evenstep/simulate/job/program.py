@@ -215,17 +215,13 @@ def build(scenario: Scenario, library: CollectiveLibrary, *, exchanges: bool = T
     if scenario.strategy.kind in AVERAGING and exchanges:
         graph = _add_averaging(draft, graph)
     if scenario.strategy.kind == "stale_synchronous":
-        _bound_staleness(draft, graph)
+        # step k + 1 begins when all have finished step k - bound (Ho et al. 2013)
+        number = draft.use(draft.library.barrier(draft.everybody))
+        for role in graph.roles:
+            over = role.compute(0.0)
+            role.wait(role.exchange(number, over, stream=ONWARD), back=draft.strategy.bound)
         graph = draft.graph(*graph.roles, role=graph.role)
     return graph
-
-
-def _bound_staleness(draft: GraphDraft, graph: JobGraph) -> None:
-    """Step k + 1 begins when all have finished step k - bound (Ho et al. 2013)."""
-    number = draft.use(draft.library.barrier(draft.everybody))
-    for role in graph.roles:
-        over = role.compute(0.0)
-        role.wait(role.exchange(number, over, stream=ONWARD), back=draft.strategy.bound)
 
 
 def in_lockstep(graph: JobGraph, library: CollectiveLibrary) -> JobGraph:

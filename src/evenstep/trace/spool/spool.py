@@ -297,16 +297,13 @@ class BufferedSpool(Spool):
         last = self._last()
         capacity = self.regions.ring_capacity
         first = max(1, last - capacity + 1, self._flushed - self.PATCH_WINDOW)
-        if last:
-            self._write_slots((first - 1) % capacity, min(last - first + 1, capacity))
-        self._flushed = last
-
-    def _write_slots(self, first: int, number: int) -> None:
-        capacity = self.regions.ring_capacity
-        for start, end in ((first, min(first + number, capacity)), (0, first + number - capacity)):
+        begin = (first - 1) % capacity
+        over = begin + min(last - first + 1, capacity)  # beyond the capacity: from the start again
+        for start, end in ((begin, min(over, capacity)), (0, over - capacity)):
             if end > start:
                 data = bytes(self._ring[start * RECORD_BYTES : end * RECORD_BYTES])
                 os.pwrite(self._file.fd, data, self.regions.ring_offset + start * RECORD_BYTES)
+        self._flushed = last
 
 
 def add_last_fact(path: Path, key: str, value: Any) -> bool:
