@@ -158,3 +158,58 @@ def test_who_leaves_the_link_says_so_at_once(tmp_path, monkeypatch):
     assert entered == [asked]
     assert [(post.asked_ns, post.entered_ns) for _, post in beside.posts(asked + 7)] == [(0, 0)]
     assert turn.asked_ns == 0
+
+
+@pytest.mark.parametrize(
+    ("step_ns", "lease_ns"),
+    [
+        (0, 10**10),
+        (2_500_000_001, 10_000_000_004),
+        (10**12, 36 * 10**11),
+        (9 * 10**11, 36 * 10**11),
+    ],
+)
+def test_a_post_is_valid_for_four_steps_within_bounds(step_ns, lease_ns):
+    assert board_module.lease_ns(step_ns) == lease_ns
+
+
+def test_a_post_that_is_being_written_or_of_the_future_is_not_read(path):
+    one, other = LinkBoard(path), LinkBoard(path)
+    one.publish(Post(step_ns=1), NOW)
+    assert other.posts(NOW - 1) == []
+    words, at = one._words, SIZE // 8 - SLOTS * 13
+    assert words[at] == 2  # a counter, even once it is written
+    words[at] = 3
+    assert other.posts(NOW) == []
+    words[at] = 2
+    assert len(other.posts(NOW)) == 1
+
+
+def test_a_slot_of_a_job_that_wrote_nothing_for_long_is_taken_again(path):
+    boards = [LinkBoard(path) for _ in range(3)]
+    for number, board in enumerate(boards):
+        board._process += number
+        board.publish(Post(step_ns=number + 1), NOW)
+    late = LinkBoard(path)
+    late._process += 9
+    boards[0].publish(Post(step_ns=1), NOW + SHORTEST_LEASE_NS)
+    late.publish(Post(step_ns=4), NOW + SHORTEST_LEASE_NS)
+    assert [post.step_ns for _, post in late.posts(NOW + SHORTEST_LEASE_NS)] == [1, 4]
+
+
+def test_a_board_of_another_version_is_said_to_be(path):
+    LinkBoard(path).publish(Post(), NOW)
+    data = bytearray(path.read_bytes())
+    data[6:7] = b"9"
+    path.write_bytes(bytes(data))
+    with pytest.raises(EvenstepError, match="another version has made it"):
+        LinkBoard(path)
+
+
+def test_a_board_is_of_one_user_and_one_group(tmp_path, monkeypatch):
+    monkeypatch.setattr(board_module, "FOLDER", tmp_path)
+    assert board_module.board_path("team") == tmp_path / f"evenstep-{os.getuid()}-team"
+    monkeypatch.setattr(board_module, "FOLDER", tmp_path / "gone")
+    assert board_module.board_path("team").name == f"evenstep-{os.getuid()}-team"
+    LinkBoard(tmp_path / "made").publish(Post(), NOW)
+    assert (tmp_path / "made").stat().st_mode & 0o777 == 0o600

@@ -3,11 +3,13 @@
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
 import time
 from hashlib import blake2b
+from types import SimpleNamespace
 
 import pytest
 
@@ -233,3 +235,160 @@ def test_a_server_that_is_gone_makes_no_call_wait():
         board.sync_clock()
     assert time.process_time_ns() - begin < 5e9  # of work, not of waiting
     board.close()
+
+
+class Line:
+    """A socket that hands over what is laid there, each with the time it arrived, and keeps what
+    is sent."""
+
+    def __init__(self):
+        self.arrived, self.sent, self.closed = [], [], False
+
+    def lay(self, data, at_ns, key=b"team"):
+        stamp = struct.pack("@qq", at_ns // 10**9, at_ns % 10**9)
+        stamps = [(socket.SOL_SOCKET, 35, stamp), (socket.SOL_SOCKET, 36, b"another")]
+        self.arrived.append((served._seal(data, key), stamps, 0, None))
+
+    def recvmsg(self, *_):
+        if not self.arrived:
+            raise BlockingIOError
+        return self.arrived.pop(0)
+
+    def send(self, data):
+        self.sent.append(data)
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.fixture
+def lone(monkeypatch):
+    """A board at a line of the test's own, at 1,000 s by its clock and 2,000 s by the wall's."""
+    board = ServedBoard("team@127.0.0.1:9", "link")
+    board._socket.close()
+    board._socket = board.line = Line()
+    clock = SimpleNamespace(now_ns=1000 * 10**9)
+    clock.monotonic_ns = lambda: clock.now_ns
+    clock.time_ns = lambda: clock.now_ns + 1000 * 10**9
+    monkeypatch.setattr(served, "time", clock)
+    board.clock = clock
+    return board
+
+
+def distributed(at_ns, *slots):
+    return served._DOWNWARD.pack(b"EVLINKH1", at_ns) + b"".join(
+        served._SLOT.pack(member, *post) for member, post in slots
+    )
+
+
+def test_the_clock_is_that_of_the_quickest_datagram_when_it_arrived(lone):
+    """The server is 5 s ahead; datagrams take 3, 1 and 7 ms, and wait 20 ms here."""
+    ahead_ns, arrived_ns = 5 * 10**9, lone.clock.now_ns - 20 * MS
+    for took_ms in (3, 1, 7):
+        data = distributed(arrived_ns - took_ms * MS + ahead_ns)
+        lone.line.lay(data, arrived_ns + 1000 * 10**9)
+    assert lone.posts(0) == []
+    assert lone.shift_ns == 0  # until it is synchronised
+    lone.sync_clock()
+    assert lone.shift_ns == ahead_ns - 1 * MS
+    lone.clock.now_ns += DRIFT * 1000
+    lone.line.lay(distributed(lone.clock.now_ns + ahead_ns - 9 * MS), lone.clock.time_ns())
+    lone.posts(0)
+    lone.sync_clock()
+    assert lone.shift_ns == ahead_ns - 1 * MS - 1000  # as far as clocks drift
+    lone.sync_clock()  # without a datagram
+    assert lone.shift_ns == ahead_ns - 1 * MS - 1000
+
+
+def test_posts_are_the_newest_ones_in_order_until_their_leases_end(lone):
+    first, own, long = Post(step_ns=1), Post(step_ns=2), Post(step_ns=SHORTEST_LEASE_NS)
+    at_ns = lone.clock.now_ns
+    for number, slots in enumerate(([(9, first)], [(9, first), (lone._member, own), (8, long)])):
+        lone.line.lay(distributed(at_ns + number, *slots), lone.clock.time_ns())
+    assert lone.posts(at_ns) == []  # its times mean nothing before the clock is known
+    lone.sync_clock()
+    at_ns += 1
+    everyone = [(False, first), (True, own), (False, long)]
+    assert lone.posts(at_ns) == everyone
+    assert lone.posts(at_ns + SHORTEST_LEASE_NS - 1) == everyone
+    assert lone.posts(at_ns + SHORTEST_LEASE_NS) == everyone[2:]
+    assert lone.posts(at_ns - SHORTEST_LEASE_NS) == everyone[2:]  # of a clock that was set back
+    assert lone.posts(at_ns + 4 * SHORTEST_LEASE_NS) == []
+
+
+@pytest.mark.parametrize(
+    ("data", "key"),
+    [
+        (distributed(1, (9, Post())), b"other"),
+        (distributed(1, (9, Post()))[:-1], b"team"),
+        (b"EVLINKX1" + distributed(1, (9, Post()))[8:], b"team"),
+        (b"", b"team"),
+    ],
+)
+def test_what_is_not_the_servers_tells_neither_posts_nor_a_time(lone, data, key):
+    lone.line.lay(data, lone.clock.time_ns(), key)
+    lone.posts(0)
+    lone.sync_clock()
+    assert (lone._known, lone.shift_ns) == (False, 0)
+
+
+def test_a_post_is_sent_when_it_has_changed_or_would_expire(lone):
+    post, other = Post(step_ns=5), Post(step_ns=6)
+    lone.publish(post, 0)
+    assert lone.line.sent == []  # the empty one was sent at the start; nobody shares its clock yet
+    lone._known = True
+    quarter = SHORTEST_LEASE_NS // 4
+    sends = []
+    for now_ns, said in ((0, post), (quarter - 1, post), (quarter, post), (quarter + 1, other),
+                         (quarter, other)):  # fmt: skip
+        lone.publish(said, now_ns)
+        sends.append(len(lone.line.sent))
+    assert sends == [1, 1, 2, 3, 4]
+    told = [served._UPWARD.unpack(served._open_sealed(data, b"team")) for data in lone.line.sent]
+    assert told[0] == (b"EVLINKS1", b"link\0\0\0\0", lone._member, *post)
+    lone.close()
+    left = served._UPWARD.unpack(served._open_sealed(lone.line.sent[-1], b"team"))
+    assert (left[0], lone.line.closed) == (b"EVLINKL1", True)
+
+
+def test_a_forked_child_closes_its_end_without_a_word(lone):
+    lone._process += 1
+    lone.close()
+    assert (lone.line.sent, lone.line.closed) == ([], True)
+
+
+def test_members_leave_when_their_leases_end(monkeypatch):
+    server, line = LinkServer("team@127.0.0.1:0"), socket.socket(type=socket.SOCK_DGRAM)
+    line.connect(("127.0.0.1", server.port))
+    clock = SimpleNamespace(now_ns=10**15)
+    clock.monotonic_ns = lambda: clock.now_ns
+    monkeypatch.setattr(served, "time", clock)
+
+    def members(after_ns, member, step_ns=0):
+        clock.now_ns += after_ns
+        said = served._UPWARD.pack(b"EVLINKS1", b"link", member, *Post(step_ns=step_ns))
+        line.send(served._seal(said, b"team"))
+        server.serve()
+        return server.members
+
+    lasts = SHORTEST_LEASE_NS
+    assert [members(0, 1, lasts), members(0, 2), members(lasts - 1, 3), members(1, 4)] == [
+        1, 2, 3, 3
+    ]  # fmt: skip
+    assert members(3 * lasts, 4) == 1
+    line.settimeout(5)
+    answers = [served._open_sealed(line.recv(8192), b"team") for _ in range(1 + 2 + 3 + 3 + 1)]
+    stamp = served._DOWNWARD.unpack_from(answers[-1])
+    assert stamp == (b"EVLINKH1", clock.now_ns)
+    slots = list(served._SLOT.iter_unpack(answers[8][16:]))
+    assert [slot[0] for slot in slots] == [1, 3, 4]
+    line.close()
+    server.close()
+
+
+@pytest.mark.parametrize(
+    ("group", "place"),
+    [("team@host:80", ("host", 80, b"team")), ("a@[::1]:7000", ("::1", 7000, b"a"))],
+)
+def test_a_group_names_its_key_and_its_server(group, place):
+    assert served._place(group) == place
