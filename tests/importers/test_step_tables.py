@@ -1003,3 +1003,104 @@ def test_who_ends_a_step_before_the_slowest_waits_in_a_barrier_at_its_end(opened
     assert ends.sorted_by("step", "rank").enter_ns.tolist() == [
         begin + at * 10**9 for at in (0, 0, 3, 3, 8)
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("perf/step_time_ms", ("", -1, 1e-3)),
+        ("run-3 - time_metrics/forward(s)", ("run-3", Phase.FORWARD, 1.0)),
+        ("step_time__MAX", None),
+        ("rank3", None),
+        ("gpu3.step_time_s", ("gpu3", -1, 1.0)),
+        ("forward_ms (rank 3)", ("rank 3", Phase.FORWARD, 1e-3)),
+        ("data_time", ("", Phase.INPUT, 1.0)),
+        ("data", None),
+        ("backward_us", ("", Phase.BACKWARD, 1e-6)),
+        ("allreduce_time", ("", Phase.SYNC, 1.0)),
+        ("compute_ns", ("", Phase.OTHER, 1e-9)),
+        ("loss", None),
+        ("samples/sec", None),
+        ("seconds", ("", -1, 1.0)),
+        ("ms", ("", -1, 1e-3)),
+        ("t_step_ms", ("", -1, 1e-3)),
+    ],
+)
+def test_a_name_tells_the_part_of_a_step_its_unit_and_its_run(name, told):
+    found = step_tables.duration_of(name)
+    assert (found and (found.run, found.phase, found.unit_s)) == told
+
+
+@pytest.mark.parametrize("by", [1, 10**3, 10**6, 10**9])
+def test_times_since_1970_may_be_in_any_unit(opened, by):
+    at = [1_795_000_000 + 2 * step for step in range(5)]
+    found = opened("step,timestamp\n" + "".join(f"{n},{one * by}\n" for n, one in enumerate(at)))
+    assert steps(found) == [(0, step, 2.0) for step in range(4)]
+
+
+def test_a_clock_of_the_day_goes_on_at_midnight(opened):
+    rows = "".join(f"{n},{(86_390 + 6 * n) % 86_400}\n" for n in range(6))
+    assert steps(opened("step,time\n" + rows)) == [(0, step, 6.0) for step in range(5)]
+
+
+def test_a_step_without_the_one_behind_it_lasts_its_share_until_the_next(opened):
+    rows = "".join(f"{rank},{n},{10 * n + rank}\n" for n in (0, 1, 4, 6) for rank in (0, 1))
+    found = opened("rank,step,time_s\n" + rows)
+    assert sorted(steps(found)) == [(rank, n, 10.0) for rank in (0, 1) for n in (0, 1, 4)]
+
+
+def test_steps_are_counted_over_epochs_that_begin_anew(opened):
+    rows = "".join(f"{epoch},{n},{1 + n}\n" for epoch in range(3) for n in range(4))
+    found = opened("epoch,step,step_time_s\n" + rows)
+    assert steps(found) == [(0, 4 * epoch + n, 1.0 + n) for epoch in range(3) for n in range(4)]
+
+
+def test_steps_that_go_on_through_epochs_are_counted_as_they_are(opened):
+    rows = "".join(f"{n // 4},{n},{1 + n}\n" for n in range(12))
+    found = opened("epoch,step,step_time_s\n" + rows)
+    assert steps(found) == [(0, n, 1.0 + n) for n in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "ranks", "numbers"),
+    [
+        (["rank 3", "rank 1"], True, [3, 1]),
+        (["worker-7.0", "(4, 7)", "worker-2"], True, [7, -1, 2]),
+        (["a1", "b1"], True, [1, 2]),  # two of one number: by their names
+        (["gpu 3", "gpu 1"], False, [2, 1]),
+    ],
+)
+def test_workers_are_their_numbers_or_their_places_among_all(kinds, ranks, numbers):
+    places = ["first"]
+    assert step_tables._number_workers(kinds, places, ranks) == numbers
+    assert (len(places) == 3) == (1 in numbers and 2 in numbers and "worker-2" not in kinds)
+
+
+def test_times_of_workers_without_steps_are_those_they_share(opened):
+    rows = "".join(f"{rank},{10 * n},{2 + rank}\n" for n in range(5) for rank in (0, 1))
+    found = opened("rank,time_s,step_time_s\n" + rows)
+    assert sorted(steps(found)) == [(rank, n, 3.0) for rank in (0, 1) for n in range(5)]
+    apart = "".join(f"{rank},{10 * n + 3 * rank},{2 + rank}\n" for n in range(5) for rank in (0, 1))
+    found = opened("rank,time_s,step_time_s\n" + apart)
+    assert sorted({step for _, step, _ in steps(found)}) == list(range(5))
+
+
+def test_what_keeps_growing_is_of_the_run_and_steps_last_what_lies_between(opened):
+    total = [3.0]
+    for n in range(1, 9):
+        total.append(total[-1] + 2 + n % 2)
+    rows = "".join(f"{n},{one}\n" for n, one in enumerate(total))
+    found = opened("step,elapsed_time\n" + rows)
+    assert [length for _, _, length in steps(found)] == [2.0 + n % 2 for n in range(1, 9)]
+    rows = "".join(f"{n},{2 + n % 3}\n" for n in range(9))
+    found = opened("step,elapsed_time\n" + rows, "b.csv")
+    assert [length for _, _, length in steps(found)] == [2.0 + n % 3 for n in range(9)]
+
+
+def test_rows_of_a_warm_up_are_left_out_unless_there_are_no_others(opened):
+    rows = "".join(f"{n},{n + 1},{str(n < 2).lower()}\n" for n in range(5))
+    found = opened("step,step_time_s,warmup\n" + rows)
+    assert steps(found) == [(0, n, n + 1.0) for n in range(2, 5)]
+    assert "2 rows are of a warm-up (warmup): left out" in found.limits
+    every = opened("step,step_time_s,warmup\n0,1,1\n1,2,1\n", "b.csv")
+    assert len(steps(every)) == 2
