@@ -123,9 +123,10 @@ def test_what_hosts_waited_for_of_which_nothing_is_recorded_is_told_by_when_they
 @pytest.mark.parametrize("seed", range(6))
 def test_what_devices_would_have_done_is_what_a_replay_has_them_do(seed, loads):
     """With other work of a rank and with another length of one operation in all steps but the
-    first: mostly to 1 % of the run. Compute that comes to a wait records nothing of it.
+    first: mostly to 1 % of the run, and what other work costs to .5 %, and what transfers cost to
+    .01 %. Compute that comes to a wait records nothing of it.
     `loads`: hosts wait for their devices at the end of a step, and begin the next after 4 ms."""
-    random, off = np.random.default_rng(seed), []
+    random, off, costs = np.random.default_rng(seed), [], []
     for _ in range(8):
         job, work, took = draw_of_devices(random)
         issues = np.full((job.steps, len(job.acts), job.ranks), 0.2 * MS) if loads else None
@@ -138,7 +139,9 @@ def test_what_devices_would_have_done_is_what_a_replay_has_them_do(seed, loads):
         ends = runs(job, work, took, issues, *change)
         was = np.median(ends[:, -2] - ends[:, 0], axis=1)
         off.append(lengths / was - 1)
+        costs.append((lengths[1:] - lengths[0] - (was[1:] - was[0])) / was[0])
     assert np.quantile(np.abs(off), 0.8) < 0.01
+    assert (np.quantile(np.abs(costs), 0.6, axis=0) < [0.005, 0.0001]).all()
 
 
 @pytest.mark.parametrize("seed", range(20, 26))
