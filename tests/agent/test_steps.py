@@ -315,6 +315,18 @@ def test_a_stretch_under_eval_is_evaluation_with_all_that_happens_in_it(clock):
     assert closed.samples == 0  # nobody trains on them
 
 
+def test_waits_for_other_ranks_are_no_part_of_an_evaluation(spool, clock):
+    """Else who waits for rank 0, which alone plots or writes meanwhile, evaluates as long as it."""
+    clock.mode_changes(10 * MS, training=False)
+    clock.stack.count(Phase.SYNC, 12 * MS, 17 * MS)  # a barrier
+    clock.mode_changes(20 * MS, training=True)
+    last = read_spool(spool.path).records[-1]
+    assert (last["op"], last["exit_ns"] - last["enter_ns"]) == (Phase.EVALUATION, 10 * MS)
+    assert last["group_seq"] == 5 * MS
+    told = {Phase.EVALUATION: 5 * MS, Phase.SYNC: 5 * MS, Phase.OTHER: 20 * MS}
+    assert leaf(clock.end_step(30 * MS)) == told
+
+
 def test_without_a_return_to_training_its_forwards_are_evaluation(clock):
     clock.mode_changes(0, training=False)
     clock.forward_begins(10, training=False)

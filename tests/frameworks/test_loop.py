@@ -111,6 +111,16 @@ def test_what_is_known_afterwards_is_counted_once(loop, rank):
     assert found["group_seq"].sum() == stack.leaf_ns[Phase.CHECKPOINT]
 
 
+def test_who_waits_for_the_one_that_saves_saves_no_longer(loop, rank):
+    stack = rank.recorder.stack
+    mark = loop.mark()
+    ((_, since_ns, _),) = mark
+    waited_ns = stack.count(Phase.SYNC, since_ns, since_ns + 10)
+    loop.reclassify(Phase.CHECKPOINT, mark)
+    assert stack.leaf_ns[Phase.SYNC] == waited_ns > 0
+    assert sum(stack.leaf_ns) == stack.boundary_ns - since_ns
+
+
 def test_nothing_is_added_to_the_account_while_the_job_waits(loop, rank):
     """Where compiled kernels record, the background thread applies what a callback reports."""
     recorder, owner = rank.recorder, Owner()

@@ -156,8 +156,7 @@ class Loop:
             for step, since_ns, leaf_ns in since:
                 if clock.stack.step == step and not len(clock.stack):
                     inside_ns = clock.stack.leaf_ns[phase] - leaf_ns[phase]  # recorded before
-                    clock.stack.rewind(list(leaf_ns), since_ns)
-                    clock.stack.add(phase, since_ns, now_ns, inside_ns=inside_ns)
+                    clock.stack.recount(phase, list(leaf_ns), since_ns, now_ns, inside_ns=inside_ns)
 
         self._tell(tell)
 

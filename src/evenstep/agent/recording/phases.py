@@ -193,10 +193,16 @@ class PhaseStack:
         self._claim(exit_ns, duration)
         return duration
 
-    def rewind(self, leaf_ns: list[int], boundary_ns: int) -> None:
-        """Return to an earlier account of the step; no phase is open."""
-        self.leaf_ns = leaf_ns
-        self.boundary_ns = boundary_ns
+    def recount(
+        self, phase: int, leaf_ns: list[int], since_ns: int, now_ns: int, *, inside_ns: int = 0
+    ) -> None:
+        """Record all since an earlier account of the step as one phase, without the waits in it,
+        which are for other ranks; no phase is open."""
+        waited_ns = self.leaf_ns[Phase.SYNC] - leaf_ns[Phase.SYNC]
+        self.leaf_ns, self.boundary_ns = leaf_ns, since_ns
+        self.add(phase, since_ns, now_ns, inside_ns=inside_ns + waited_ns)
+        self.leaf_ns[phase] -= waited_ns
+        self.leaf_ns[Phase.SYNC] += waited_ns
 
     def close_all(self, records: list[int], now_ns: int) -> None:
         """End collectives that are over; one that has an exit keeps it."""

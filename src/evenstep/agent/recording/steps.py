@@ -220,8 +220,7 @@ class StepClock:
         self._settle_forward()
         if not len(self.stack) and now_ns - since >= SHORTEST_EVALUATION_NS:
             self.samples = samples
-            self.stack.rewind(account, since)
-            self.stack.add(_EVALUATION, since, now_ns)
+            self.stack.recount(_EVALUATION, account, since, now_ns)
 
     # -- the end ---------------------------------------------------------------------------------
 
