@@ -255,7 +255,7 @@ def test_timers_that_all_ranks_end_together_say_so(opened):
     assert any("parts that all ranks end together" in limit for limit in opened(text).limits)
 
 
-@pytest.mark.parametrize("unit", ["ms", " ms", "min"])
+@pytest.mark.parametrize("unit", ["min", " min", " hours"])
 def test_a_time_in_another_unit_is_not_taken_for_seconds(opened, unit):
     lines = (f"iter: {step}  loss: 3.1  time: 123.4{unit}  Epoch: [0][{step}/9] Time 12{unit}\n"
              for step in (1, 2))  # fmt: skip
@@ -1139,9 +1139,9 @@ def test_sections_in_a_report_of_stragglers_are_parts_of_ranks(opened):
     ("step", "then", "at"),
     [
         ("epoch: {at} step: 40, loss is 0.02", "epoch time: 9.8 ms, per step time: {ms} ms", 40),
-        ("INFO:tensorflow:loss = 1.7, step = {at}", "INFO:tensorflow:global_step/sec: {rate}", 1),
+        ("INFO:loss = 1.7, step = {at}", "INFO:tensorflow:global_step/sec: {rate:.5f}", 1),
         ("step: {at}", "loss: 3.2\ntokens seen: 2621\ncurrent step time: {s}", 1),
-        ("[batch={at}/100]:", "\t Train loss: 6.5\n\t Train speed/batches_per_sec: {rate}", 1),
+        ("[batch={at}/100]:", "\t Train loss: 6.5\n\t Train speed/batches_per_sec: {rate:.2f}", 1),
     ],
 )
 def test_a_line_that_only_tells_how_long_steps_took_is_of_the_step_before(opened, step, then, at):
@@ -1178,3 +1178,84 @@ def test_no_wait_for_data_is_no_row_left_out(opened):
 def test_a_duration_in_units_that_are_not_known_is_none(opened, unit):
     with pytest.raises(EvenstepError, match="nothing to read"):
         opened("".join(f"step {at} step_time: 1.{at} {unit}\n" for at in range(1, 9)))
+
+
+@pytest.mark.parametrize("name", ["data_cost: {}", "reader_cost: {}", "reader_cost: {} s"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "INFO: Epoch: [0] [{at}/200] loss: 5 eta: 27 days batch_cost: 1.0 {load} ips: 1.7 images/s",
+        "INFO: epoch:0  , train step:{at} , top1: 0.3, batch_cost: 1.00000 s, {load}, ips: 64",
+        "INFO: [Train][Epoch  9/10][Iter  {at}/100] lr: 0.002, batch_cost: 1.0s, {load}, ips: 9",
+    ],
+)
+def test_what_loading_and_a_batch_cost_is_a_step_and_its_input(opened, line, name):
+    text = "".join(
+        f"[07/21 14:40:{at}] {line.format(at=at, load=name.format(0.75))}\n" for at in range(10, 20)
+    )
+    trace = opened(text)
+    assert seconds_of(trace) == dict.fromkeys(range(10, 20), 1.0)
+    assert diagnose(trace).findings[0].severity == pytest.approx(0.75, rel=0.1)
+
+
+def test_tabs_as_syslog_writes_them_part_words(opened):
+    text = MMCV.replace("\t", "#011")
+    assert seconds_of(opened(text)) == {30417: 0.393, 30467: 0.392}
+
+
+def test_the_number_of_all_steps_goes_before_that_of_samples_in_an_epoch(opened):
+    text = "".join(
+        f"2023-05-28,11:44:30 | INFO | Rank {rank} | Global Steps: {at}/626 | Train Epoch: 1 "
+        f"[{400 * at}/250400 (14%)] | Loss: 1.3 | Data Time: 0.07s | Batch Time: 3.{at}s | LR: 1\n"
+        for at in (90, 91) for rank in (0, 1)
+    )  # fmt: skip
+    assert seconds_of_steps(opened(text)) == {
+        (rank, at): 3 + at / 100 for rank in (0, 1) for at in (90, 91)
+    }
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "2025-09-23 01:53:44, 2 Epoch, {at} Iter, Loss: 0.07, Data time: 0.1, Batch time: 0.{s}",
+        "Iteration:  {at} , Loss:  4.152383327484131 , Time:  0.{s}",
+        "iter: {at}  total_loss: 1.2  time: {s}.0ms  lr: 0.01",
+        "train | step: {at} | steps/sec:   {rate:.4f} | output:",
+    ],
+)
+def test_a_loop_is_read_by_its_number_and_its_time_wherever_they_stand(opened, line):
+    rows = [line.format(at=at, s=took, rate=1e3 / took) for at, took in ((10, 250), (11, 251))]
+    assert seconds_of(opened("\n".join(rows))) == {
+        at: pytest.approx(took / 1e3, rel=1e-3) for at, took in ((10, 250), (11, 251))
+    }
+
+
+def test_a_rounded_rate_of_one_digit_is_no_time(opened):
+    text = "".join(f"train | step: {at} | steps/sec:    0.1 | loss: 3\n" for at in (140, 160, 180))
+    with pytest.raises(EvenstepError, match="nothing to read"):
+        opened(text)
+
+
+@pytest.mark.parametrize("name", ["step_time: {} s", "per step time: {} s"])
+@pytest.mark.parametrize("even", [True, False])
+def test_stamps_tell_whether_a_line_is_the_mean_of_all_steps_since_the_last(opened, name, even):
+    """Of 40 steps a line: 60, 80 and 60 s, or 200 s of which each line times a step of the same."""
+    text, clock_s = "", 0
+    for at in range(1, 9):
+        took = 1.5 if at % 2 else 2.0
+        clock_s += int(40 * took) if even else 200
+        stamp = f"2026-05-08 12:{clock_s // 60:02d}:{clock_s % 60:02d}"
+        text += f"{stamp} iter[{40 * at}], loss:2.5, {name.format(took)}\n"
+    limits = opened(text).limits
+    said = "is the mean of about 40 steps" if even else "times one step of about 40"
+    assert any(said in limit for limit in limits)
+
+
+def test_the_first_step_stands_for_itself_where_lines_are_of_one_in_many(opened):
+    text = "".join(
+        f"step {at}: step_time: {took} s, data_time: {took - 0.1:.1f} s\n"
+        for at in range(0, 100, 10) for took in [0.1 if at else 9.1]
+    )  # fmt: skip
+    trace = opened(text)
+    assert set(seconds_of_steps(trace).values()) == {0.1}
+    assert not diagnose(trace).findings

@@ -84,25 +84,23 @@ def _take(tensors: dict[Any, TensorCall], calls: list[TensorCall], event: TraceE
     """Take in one event of a tensor: its negotiation with marks, then the collective."""
     call = tensors.setdefault(event.pid, TensorCall(len(tensors)))
     name = event.name or ""
-    if event.ph == "B":
-        if name.startswith("NEGOTIATE_"):
+    match event.ph:
+        case "B" if name.startswith("NEGOTIATE_"):
             op = operation(name.removeprefix("NEGOTIATE_")) or Op.OTHER
             tensors[event.pid] = TensorCall(call.tensor, op, negotiating=True)
-        else:
+        case "B":
             call.depth += 1
-    elif event.ph == "X" and call.negotiating and name.isascii() and name.isdigit():
-        rank, at_us = int(name[:8]), float(event.ts)
-        if rank < MOST_RANKS and 0 <= at_us < LATEST_NS / 1e3:
-            call.ready_us.setdefault(rank, at_us)
-    elif event.ph == "E" and call.negotiating:
-        call.negotiating = False
-    elif event.ph == "E" and call.depth:
-        call.depth -= 1
-        if not call.depth and call.ready_us:
-            call.end_us = max(float(event.ts), *call.ready_us.values())
-            if call.end_us < LATEST_NS / 1e3:
-                calls.append(call)
-            tensors[event.pid] = TensorCall(call.tensor)
+        case "X" if call.negotiating and name.isascii() and name.isdigit():
+            if int(name[:8]) < MOST_RANKS and 0 <= float(event.ts) < LATEST_NS / 1e3:
+                call.ready_us.setdefault(int(name[:8]), float(event.ts))
+        case "E" if call.negotiating:
+            call.negotiating = False
+        case "E" if call.depth:
+            call.depth -= 1
+            if not call.depth and call.ready_us:
+                call.end_us = max(float(event.ts), *call.ready_us.values())
+                calls += [call] if call.end_us < LATEST_NS / 1e3 else []
+                tensors[event.pid] = TensorCall(call.tensor)
 
 
 def _enter(draft: Draft, calls: Sequence[TensorCall], ranks: Sequence[int]) -> None:

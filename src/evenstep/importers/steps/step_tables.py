@@ -71,8 +71,8 @@ BY_CHANCE = 0.01  # most, that all rows of a worker grow although they are durat
 DAY_S = 86_400.0
 LARGEST = float(1 << 53)  # whole numbers that a float64 tells apart
 _STEP_TIME = re.compile(
-    r"^(?:(?:train )?(?:step|iter|iteration|batch|global step)s? (?:time|duration|timing)s?"
-    r"|(?:time|seconds) per (?:step|iter|iteration|batch)|end to end|duration|latency"
+    r"^(?:(?:train |avg |per )?(?:step|iter|iteration|batch|global step)s? (?:time|duration|timing"
+    r"|cost)s?|(?:time|seconds) per (?:step|iter|iteration|batch)|end to end|duration|latency"
     r"|elapsed time per iteration|time this iter|seconds|train step timing(?: in)?)$"
 )
 _STEP = re.compile("step|iter|iteration|batch")  # whose durations have a unit of their own
@@ -202,7 +202,7 @@ def duration_of(name: str) -> Duration | None:
         return Duration(name, run, WHOLE, unit or 1.0, bool(total), core == "latency")
     word = core.removesuffix(" time")
     part = next((one for one, words in _PARTS if re.fullmatch(words, word)), phase(word))
-    if part is None or (unit is None and not core.endswith(" time")):
+    if part is None or (unit is None and not core.endswith((" time", " cost"))):
         return None
     return Duration(name, run, int(part), unit or 1.0)
 

@@ -50,13 +50,12 @@ _TAG = re.compile(
 )
 #: The rank in a program's own words, before any launcher's: `[Rank 3]`, `rank: 3,`, `Node[3]`.
 _OWN = re.compile(
-    r"[\[(]rank[ =:]{1,2}(\d{1,7})(?:/\d{1,7})?[\])]|\brank[=:] ?(\d{1,7}),|\bNode\[(\d{1,7})\]",
-    re.IGNORECASE,
+    r"(?i)[\[(|] ?rank[ =:]{1,2}(\d{1,7})(?:/\d{1,7})? ?[\])|]|\brank[=:] ?(\d{1,7}),"
+    r"|\bNode\[(\d{1,7})\]"
 )
 _RANK_WORDS = ("rank", "Rank", "RANK", "Node[")
 _TAGGED = 160  # characters before the end of a tag
 _HOLE = re.compile(rb"\0{64,}")  # what a crash or a rotation of logs leaves in a file
-_RETURN = "#015"  # a carriage return in what syslog and CloudWatch keep of a terminal
 #: `2026-05-08 12:00:00,123`, also with slashes, of absl (`I0508 12:00:00.123456`), and at the
 #: beginning of a line or after `Time=` without a year or a day.
 _STAMP = re.compile(
@@ -66,6 +65,7 @@ _STAMP = re.compile(
 _CLOCK = {"d": 86400, "h": 3600, "m": 60, "sec": 1}  # seconds of each
 _UNITS = {"K": 1e3, "m": 1e-3, "u": 1e-6}  # before a unit
 _NUMBER = r"\\d+(?:\\.\\d+)?(?:[eE][+-]?\\d+)?"  # in a replacement
+_FLOATS = "<(ms|s|rate|since|mean|clock|wall)>"
 
 _PARTS = {*WORK, Phase.INPUT, Phase.SYNC, Phase.OPTIMIZER, WHOLE}  # that a line may tell
 
@@ -103,39 +103,39 @@ class Log:
     timers: Timers = field(default_factory=Timers)
     parts: dict[tuple[int, int], Mapping[int, float]] = field(default_factory=dict)  # by rank, step
     kind: str = ""
+    means: list[bool] = field(default_factory=list)  # of times that stamps can tell to be means
     mixed: int = 0  # lines of other processes, or of the same step
     epoch_steps: int = 0  # of the last line
 
 
 class LogKind(NamedTuple):
-    """A kind of log: a mark that is fast to search for ("": `_STEP`), and the pattern of a line.
+    """A kind of log: a mark that is fast to search for ("": `_STEP`), patterns of a line, of which
+    the first that fits counts, and one of a time behind the step whose name tells none.
 
-    Its groups are numbers: the `step` of all, or of an `epoch` of `steps`; how long it took, `ms`
-    or `s`, all `since` the last line, or in the `mean` of a bar, with a `unit`; steps per second as
-    `rate`; how long the run had lasted, `clock` in ms, `wall`, or `d`, `h`, `m` and `sec`.
+    Groups are numbers: the `step` of all, or of an `epoch` of `steps`; how long it took, `ms` or
+    `s`, all `since` the last line, or in the `mean` of a bar, with a `unit`; the `rate` of steps;
+    how long the run had lasted, `clock` in ms, `wall`, or `d`, `h`, `m` and `sec`.
     """
 
     mark: str
-    pattern: re.Pattern[str]
     window: float  # steps whose mean a line has: those since the last line, or as many
-
-    @property
-    def coarse(self) -> bool:
-        """Whether the time is of a clock in whole seconds."""
-        return bool(self.pattern.groupindex.keys() & {"wall", "sec", "mean"})
+    patterns: Sequence[re.Pattern[str]]
+    bare: re.Pattern[str] | None
+    coarse: bool  # whether the time is of a clock in whole seconds
 
     def read(self, text: str) -> LogLine | None:
         """The step in a line with the mark; None without one."""
-        found = self.pattern.search(text)
-        if found is None:
+        found = next(filter(None, (each.search(text) for each in self.patterns)), None)
+        timed = self.bare.search(text, found.end("step")) if found and self.bare else found
+        if found is None or timed is None:
             return None
-        groups = found.groupdict()
+        parts = {} if self.coarse else _parts(text)
+        named = parts.pop(WHOLE, sum(parts.values()) if parts.keys() >= WORK else np.nan)
+        groups = found.groupdict() | (timed.groupdict() if np.isnan(named) else {})
         unit = _UNITS.get(groups.pop("unit", None) or "", 1.0)
         said = {name: float(value) for name, value in groups.items() if value}
         epoch, steps = int(said.get("epoch", 0)), int(said.get("steps", 0))
         step = said["step"] + epoch * steps
-        parts = {} if self.coarse else _parts(text)
-        named = parts.pop(WHOLE, sum(parts.values()) if parts.keys() >= WORK else np.nan)
         seconds = said.get("s", said.get("since", said.get("ms", np.nan) * unit / 1e3))
         if said.get("rate"):
             seconds = 1.0 / said["rate"]
@@ -148,7 +148,8 @@ class LogKind(NamedTuple):
         if not clock_s < LATEST_S:
             clock_s, whole = _stamp(text)
         if self.window == 1 and np.isnan(seconds) and (whole or np.isnan(clock_s)):
-            seconds = np.nan if KINDS[BAR].mark in text else _step_s(_EACH.search(text))
+            found = None if KINDS[BAR].mark in text else _EACH.search(text) or _RATE.search(text)
+            seconds = _step_s(found)
         if np.isnan(seconds) and (self.window == 1 or (np.isnan(clock_s) and self.mark)):
             return None
         return LogLine(int(step), seconds, clock_s, steps, epoch, whole, "since" in said, parts)
@@ -161,10 +162,12 @@ BARE = ("epochs", "nanoGPT")  # whose word of a duration may be any program's wo
 BETWEEN, ALL = 0.0, np.inf  # windows: the steps since the last line, or since the beginning
 
 
-#: `Forward: 237.0ms`, `step_time=0.5`, `'forward_time': '0.3'`; with a mean, `Data 0.012 (0.050)`.
+#: `Forward: 237.0ms`, `step_time=0.5`, `'forward_time': '0.3'`, `iter time (s): 0.5`,
+#: `step_timing in s: 2.5`; with a mean, `Data 0.012 (0.050)`.
 _PAIR = re.compile(
     r"(?<![\w/])(?!(?i:duration|seconds))"
-    r"((?:(?<!per )(?i:step|iter(?:ation)?|batch|data) )?[A-Za-z][\w/]{0,60})(?: \(t\))?"
+    r"((?:(?i:step|iter(?:ation)?|batch|data) )?[A-Za-z][\w/]{0,60})"
+    r"(?: \(t\)| (?:\(|in )([mu]?s)\)?)?"
     r"(?:['\"]?[:=]\s{0,4}['\"]?|\s{1,4}(?=[\d.]{1,12}\s?\(\s{0,4}[\d.]))"
     r"(\d+(?:\.\d+)?(?:e[-+]?\d+)?)(?: ?([mu]?s|sec)\b)?"
     r"(?![\w.%/]| ?(?:[mu]?s|sec)/| (?:min(?:ute)?s?|milli\w+|h(?:ours?)?)\b(?![:=]))"
@@ -175,7 +178,8 @@ def _parts(text: str) -> dict[int, float]:
     """Seconds of a step and of its parts in a line, by phase, of names with a value; none of a
     run's or an epoch's."""
     found: dict[int, float] = {}
-    for name, value, unit in _PAIR.findall(text):
+    for name, before, value, behind in _PAIR.findall(text):
+        unit = before or behind
         named = f"{name} {unit}" if unit else f"{name}_time" if name.lower() == "data" else name
         one = duration_of(named)
         if one and one.phase in _PARTS and not (one.alone or (one.total and name[:4] != "step")):
@@ -189,134 +193,137 @@ _EACH = re.compile(
     rf"(?:^|[,;(|]|(?:time|latency|speed)\b)\W{{0,3}}{_VALUE}(?:(?P<unit>[mu]?)s(?:ec)?/"
     r"(?:step|batch|iter|it)|(?P<rate>step|batche|iter|it)s?/s(?:ec)?)\b"
 )
-#: What a line says of the step in one before it: `per step time: 936 ms`, `global_step/sec: 1.5`.
-_AFTER = re.compile(
-    r"^(?!.*\b(?:[Ee]val|[Tt]est|[Vv]al)).*?"
-    r"\b(?:(?:step|iter(?:ation)?|batch)[ _]time|(?P<rate>\w{0,12}(?:step|batche|iter)s?(?:/|_per_)"
-    rf"s(?:ec(?:ond)?)?)): {_VALUE}(?P<unit>[mu])?(?:s|sec)?\b"
+#: A number behind the name of a rate, `global_step/sec: 1.5`, that is no rounded `0.1`.
+_RATE = re.compile(
+    r"\b\w{0,12}(?:step|batche|iter)s?(?:/|_per_)s(?:ec(?:ond)?)?:\s{1,8}(?!0\.\d\b)" + _VALUE
+)
+#: No line of an evaluation, of which the loss may go behind that of the training.
+_TRAINING = (
+    r"(?!(?:(?!loss).)*\b(?:eval|test|val(?!ue))|.*\b(?:eval|test|val(?!ue))(?!\w*[_/ ]loss))"
 )
 
 
 def _step_s(found: re.Match[str] | None) -> float:
     """Seconds of a step, by the value that was found; nan without one."""
-    value = float(found["value"]) if found else 0.0
-    if not found or not value:
+    if not found or not (value := float(found["value"])):
         return np.nan
-    return 1.0 / value if found["rate"] else value * _UNITS.get(found["unit"] or "", 1.0)
+    rate = found.re is _RATE or found["rate"]
+    return 1.0 / value if rate else value * _UNITS.get(found["unit"] or "", 1.0)
 
 
 def _after(log: Log, text: str, rank: int) -> LogLine | None:
     """The last step that a rank's lines named, if this line alone tells how long it took."""
-    seconds = _step_s(_AFTER.search(text)) if rank in log.named else np.nan
+    if rank not in log.named or not re.match(_TRAINING, text, re.IGNORECASE):
+        return None
+    seconds = _parts(text).get(WHOLE) or _step_s(_RATE.search(text))
     return log.named.pop(rank)._replace(seconds=seconds) if seconds > 0 else None
 
 
-def _kind(mark: str, pattern: str, window: float = BETWEEN) -> LogKind:
-    """A kind whose pattern has `<step>` for a whole number, and `<ms>` or `<s>` for any."""
-    pattern = re.sub("(?<!P)<(step|steps|epoch)>", r"(?P<\1>\\d{1,9})", pattern)
-    pattern = re.sub("<(ms|s|rate|since|mean|clock|wall)>", rf"(?P<\1>{_NUMBER})", pattern)
-    return LogKind(mark, re.compile(pattern), window)
+def _kind(mark: str, window: float, *patterns: str, bare: str = "") -> LogKind:
+    """A kind whose patterns have `<step>` for a whole number, and `<ms>` or `<s>` for any."""
+    made = []
+    for each in (*patterns, bare):
+        whole = re.sub("(?<!P)<(step|steps|epoch)>", r"(?P<\1>\\d{1,9})", each)
+        made.append(re.compile(re.sub(_FLOATS, rf"(?P<\1>{_NUMBER})", whole)))
+    coarse = bool(made[0].groupindex.keys() & {"wall", "sec", "mean"})
+    return LogKind(mark, window, made[:-1], made[-1] if bare else None, coarse)
 
 
-_STEP = re.compile(r"(?:step|iter(?:ation)?|update|batch)s?\W{0,4}?\s{0,8}\d", re.IGNORECASE)
-#: A step, maybe of an epoch, in any line but those of an evaluation, of which the loss may go
-#: behind that of the training.
-_NUMBERED = (
-    r"(?!(?:(?!loss).)*\b(?:eval|test|val(?!ue))|.*\b(?:eval|test|val(?!ue))(?!\w*[_/ ]loss))"
-    r"(?:.{0,200}?\bepoch\W{0,4}<epoch>\b)?.{0,200}?"
-    r"\b(?:global[_ ]?)?(?:step|iter(?:ation)?|update|batch)s?\W{0,4}?\s{0,8}<step>"
-    r"(?![\d.]*\s?m?s\b|\.\d)"
+_STEP = re.compile(r"(?i)(?:step|iter(?:ation)?|update|batch)s?\W{0,4}?\s{0,8}\d|\d iter\b")
+#: `Epoch: [0][10/5005]`, `Train: 0 [50/1251 (4%)]`, `Train: 1/3 (33%) [9/323 (2%)]`,
+#: `Epoch(train)  [1][ 50/7330]`, `Iter(train) [50/400]`, `Training  [ 10/9000]`.
+_BRACKETS = (
+    r"\b(?:(?:Epoch|Train)(?:\(train\))?:?\s{0,8}\[?<epoch>(?:/\d{1,9})?\]?(?: \([\d ]{1,4}%\))?"
+    r"|(?:Iter|Training)(?:\(train\))?)\s{0,4}\[\s{0,8}<step>/<steps>[^\]]{0,20}\]"
 )
+_COUNT = r"s?\W{0,4}?\s{0,8}<step>(?![\d.]*\s?m?s\b|\.\d)"
+#: Where lines number their steps: of all, of an epoch in brackets, behind a word, or before one.
+_NUMBERED = (
+    rf".{{0,200}}?\bglobal[_ ]?step{_COUNT}",
+    rf".{{0,200}}?{_BRACKETS}",
+    r"(?:.{0,200}?\bepoch\W{0,4}<epoch>\b)?.{0,200}?"
+    rf"\b(?:step|iter(?:ation)?|update|batch(?:_id)?){_COUNT}",
+    r".{0,80}?\b(?:<epoch> Epoch\W{1,3})?\b<step> Iter\b",
+)
+
+
+def _training(has: str) -> list[str]:
+    """Patterns of any line with a step, but those of an evaluation, that has what is looked for."""
+    return [f"(?i)^(?={has}){_TRAINING}{each}" for each in _NUMBERED]
+
+
+_SECONDS = r"<s>s?(?![\w.]| (?:ms|min|h))"
+_TIME = r"(?<!Data )(?<!Forward )\b[Tt]ime:?\s{1,4}" + _SECONDS
+_ITER = r"\biter: <step>\b"
 KINDS = {
     # `iteration 10/ 500 | … | elapsed time per iteration (ms): 1.5`, and with `_` and `=`
-    "Megatron-LM": _kind("elapsed",
-        r"\biteration=?\s{1,12}<step>/\s{0,12}\d{1,9} \|.{0,600}?"
-        r"elapsed[ _]time[ _]per[ _]iteration[ _]\(?(?:ms\)?[:=] ?<ms>|s\)?[:=] ?<s>)"),
-    "nanotron": _kind("elapsed_time_per_iteration_ms",
+    "Megatron-LM": _kind("elapsed", BETWEEN, r"\biteration=?\s{1,12}<step>/\s{0,12}\d{1,9} \|"),
+    "nanotron": _kind("elapsed_time_per_iteration_ms", BETWEEN,
         r"\biteration: <step> / \d{1,9} \|.{0,400}?_time_per_iteration_ms: <ms>(?P<unit>K)?"),
-    "DeepSpeed": _kind("step=",
+    "DeepSpeed": _kind("step=", BETWEEN,
         r"(?:\bglobal_|\[Rank \d+\] )step=<step>, (?:RunningAvgSamplesPerSec|skipped)="),
-    "DeepSpeed's pipeline": _kind("iter time (s)",
-        r"\bsteps: <step> loss: .{0,40}? iter time \(s\): <s>"),
-    "MaxText": _kind("completed step", r"\bcompleted step: <step>, seconds: <s>", 1),
-    "verl": _kind("timing_s/step:", r"^.{0,80}?\bstep:<step> - .*?\btiming_s/step:<s>", 1),
-    "OLMo": _kind("[step=", r"\[step=<step>/\d{1,9}[,\]]"),
-    "Paddle": _kind("batch_cost",
-        r"(?:^|\b[Ee]poch:? \[?<epoch>\b.{0,20}?|.)"
-        r"(?:\b(?:global[ _]step|iter|batch_id):? |\] \[ *)<step>\b(?:/<steps>\])?"
-        r".{0,400}?\b(?:avg_)?batch_cost: <s>"),
-    "ESPnet": _kind("train_time=", r"\b<epoch>epoch:train:\d{1,9}-<step>batch:.*?\btrain_time=<s>"),
+    "DeepSpeed's pipeline": _kind("iter time (s)", BETWEEN, r"\bsteps: <step> loss: "),
+    "MaxText": _kind("completed step", 1, r"\bcompleted step: <step>, seconds: <s>"),
+    "verl": _kind("timing_s/step:", 1, r"^.{0,80}?\bstep:<step> - .*?\btiming_s/step:<s>"),
+    "OLMo": _kind("[step=", BETWEEN, r"\[step=<step>/\d{1,9}[,\]]"),
+    "Paddle": _kind("batch_cost", BETWEEN, *_training("")),
+    "ESPnet": _kind("train_time=", BETWEEN,
+        r"\b<epoch>epoch:train:\d{1,9}-<step>batch:.*?\btrain_time=<s>"),
     # `Step 50/ 1000; acc: 7.5; …; 18916/18871 tok/s; 6 sec`, and of older ones `Epoch 1, 50/ 657;`
-    "OpenNMT": _kind(" tok/s;",
+    "OpenNMT": _kind(" tok/s;", BETWEEN,
         r"\b(?:Step |Epoch\s{1,4}<epoch>,.{0,20}?)\s{0,9}<step>/\s{0,9}<steps>;"
         r".*tok/s;\s{1,9}<wall> s"),
-    "PaddleNLP": _kind("interval_steps_per_second",
-        r"\bglobal_step: <step>,.{0,400}?\binterval_steps_per_second: <rate>"),
+    "PaddleNLP": _kind("interval_steps_per_second", BETWEEN, r"\bglobal_step: <step>,",
+        bare=r"\binterval_steps_per_second: <rate>"),
     # `step:500/1480 train_loss:3.7 train_time:130164ms step_avg:265.64ms`
-    "modded-nanogpt": _kind("train_time:",
+    "modded-nanogpt": _kind("train_time:", BETWEEN,
         r"\bstep:<step>/\d{1,9} .{0,200}?\btrain_time:<clock>ms"),
-    "YOLOX": _kind("iter_time: ",
-        r"\bepoch: <epoch>/\d{1,9}, iter: <step>/<steps>,.{0,200}?\biter_time: <s>s"),
-    # `iter 100: loss 2.31, time 123.45ms`, `step 5 | … | dt: 12.3ms`, `Step 9 per-step time 4.1s`
-    "nanoGPT": _kind("te",
-        r"^.{0,80}?\b(?:[Ii]ter|[Ss]tep)\s{1,8}<step>[:,/ |].{0,200}?"
-        r"(?<!val )\b(?:time|dt):? {0,4}(?:<ms> ?ms|<s> ?s(?:ec)?)\b", 1),
+    "YOLOX": _kind("iter_time: ", BETWEEN, r"\bepoch: <epoch>/\d{1,9}, iter: <step>/<steps>,"),
     # `step 63/74 | loss 3.40 | … | 44.58 ms |`, `510 | loss 5.24 | … | 8175.64ms`
-    "llm.c": _kind("loss",
+    "llm.c": _kind("loss", 1,
         r"^(?:.{0,40}?\bstep )?\s{0,8}<step>(?:/\d{1,9})?(?: \||,) loss[ :].{0,200}?"
-        r"(?:\| |\bdt: )<ms> ?ms\b", 1),
-    "NeMo": _kind("train_step_timing in s",
-        r"(?:\|\s{0,4}|iteration )<step>/\d{1,9} .{0,400}?train_step_timing in s[=:] ?<s>", 1),
-    "torchvision": _kind("eta: ",
-        r"\b(?:Epoch: \[<epoch>(?:/\d{1,9})?\]|Training)\s{1,4}\[\s{0,8}<step>/<steps>\]\s{1,4}"
-        r"eta: .{0,400}?\btime: <s>(?![\w.]| ms)", 20),
-    "MMEngine": _kind("(train)",
-        r"\b(?:Epoch\(train\)\s{1,4}\[<epoch>\]|Iter\(train\)\s{1,4})\[\s{0,8}<step>/<steps>\]"
-        r".{0,400}?\btime: <s>(?![\w.])", 10),
-    "mmcv": _kind("data_time: ",
-        r"\b(?:Epoch \[<epoch>\]|Iter )\[<step>/<steps>\]\s.{0,200}?, time: <s>, data_time: "),
-    # `Epoch: [0][10/5005] … Time 0.1 (0.2)`, `Train: 0 [50/1251 (4%)] … Time: 0.5s`, and
-    # `Train: 1/3 (33%) [9/323 (2%)] … Data time: 0.1(0.1)  Batch time: 0.3(0.3)`
-    "epochs": _kind("ime",
-        r"\b(?:Epoch: |Train: )\s{0,8}\[?<epoch>(?:/\d{1,9})?\]?(?: \([\d ]{1,4}%\))?\s{0,4}"
-        r"\[\s{0,8}<step>/<steps>[^\]]{0,20}\].{0,400}?"
-        r"(?<!Data )(?<!Forward )\b[Tt]ime:?\s{1,4}<s>s?(?![\w.]| ms)", 1),
+        r"(?:\| |\bdt: )<ms> ?ms\b"),
+    "NeMo": _kind("train_step_timing in s", 1, r"(?:\|\s{0,4}|iteration )<step>/\d{1,9} "),
+    "torchvision": _kind("eta: ", 20, _BRACKETS + r"\s{1,4}eta: ", bare=_TIME),
+    "MMEngine": _kind("(train)", 10, _BRACKETS, bare=_TIME),
+    "mmcv": _kind(", data_time: ", BETWEEN, _BRACKETS, bare=_TIME),
+    "epochs": _kind("ime", 1, r"^(?!.*(?i:global[_ ]?step)).*?" + _BRACKETS, bare=_TIME),
     # `Train Epoch: 0 [ 6464/109468 (3%)] … Data (t): 0.158 Batch (t): 0.559`, of samples so far
-    OF_SAMPLES: _kind("Batch (t): ",
+    OF_SAMPLES: _kind("Batch (t): ", 1,
         r"\bTrain Epoch: <epoch> \[\s{0,12}(?P<step>\d{1,12})/\d{1,12} .{0,400}?"
-        r"\bBatch \(t\): <s>", 1),
-    "detectron2": _kind("last_time: ", r"\biter: <step>\b.{0,400}?\blast_time: <s>(?![\w.])", 1),
-    "maskrcnn-benchmark": _kind("eta: ", r"\biter: <step>\b.{0,400}?\btime: <s> \(", 20),
-    "detectron2 without last_time": _kind("time: ",
-        r"\biter: <step>\b.{0,400}?\btime: <s>s?(?![\w.]| ms)", ALL),
+        r"\bBatch \(t\): <s>"),
+    "detectron2": _kind("last_time: ", 1, _ITER, bare=r"\blast_time: " + _SECONDS),
+    "maskrcnn-benchmark": _kind("eta: ", 20, _ITER, bare=r"\btime: <s> \("),
+    "detectron2 without last_time": _kind("time: ", ALL, _ITER, bare=r"\btime: " + _SECONDS),
+    # `iter 100: loss 2.31, time 123.45ms`, `step 5 | … | dt: 12.3ms`, `Iteration: 5, …, Time: 1.5`
+    "nanoGPT": _kind("", 1, r"^.{0,80}?\b(?:[Ii]ter(?:ation)?|[Ss]tep):?\s{1,8}<step>\s?[:,/ |]",
+        bare=r"(?<!val )(?<!ing )\b(?:[Tt]ime|dt):? {0,4}(?:<ms> ?ms\b|<s>(?: ?s(?:ec)?\b|\s*$))"),
     # also in the form `"num_updates": "2", … "wall": "75"`
-    "fairseq": _kind("num_updates",
+    "fairseq": _kind("num_updates", BETWEEN,
         r'\bnum_updates(?:=|": ")<step>"?,.{0,400}?\bwall(?:=|": ")<wall>'),
-    "ms-swift": _kind("global_step/max_steps",
+    "ms-swift": _kind("global_step/max_steps", BETWEEN,
         r"global_step/max_steps.: .<step>/<steps>.{0,200}?\belapsed_time.: .(?:(?P<d>\d{1,4})d )?"
         r"(?:(?P<h>\d{1,2})h )?(?:(?P<m>\d{1,2})m )?(?P<sec>\d{1,2})s"),
-    "TF Estimator": _kind(" sec)", r"\bloss = .{0,80}?\bstep = <step> \(<since> sec\)"),
-    "BigDL": _kind("records in ",
-        r"\[Iteration <step>\].{0,80}?\bTrained \d{1,9} records in <s> seconds", 1),
+    "TF Estimator": _kind(" sec)", BETWEEN, r"\bloss = .{0,80}?\bstep = <step> \(<since> sec\)"),
+    "BigDL": _kind("records in ", 1,
+        r"\[Iteration <step>\].{0,80}?\bTrained \d{1,9} records in <s> seconds"),
     # any line with a step and how long it or its parts took
-    TOLD: _kind("", r"(?i)^(?=.*(?:time|[mu]s\b|sec|/s\b|\bs/))" + _NUMBERED, 1),
+    TOLD: _kind("", 1, *_training(r".*(?:time|[mu]s\b|sec|/s\b|\bs/)")),
     # any line with a time stamp, a step and a loss or accuracy, as of torchtitan and MXNet; without
     # a stamp, or with nothing but a step, its time may follow in a line of its own
-    STAMPED: _kind("",
-        r"(?i)^(?=.*(?:loss|accuracy)|\W{0,4}(?:step|batch)\W{1,3}\d{1,9}(?:/\d{1,9})?\W{0,3}$)"
-        + _NUMBERED),
+    STAMPED: _kind("", BETWEEN, *_training(
+        r".*(?:loss|accuracy)|\W{0,4}(?:step|batch)\W{1,3}\d{1,9}(?:/\d{1,9})?\W{0,3}$")),
     # `12/100 [===>..] - 2s 22ms/step`, also with `━━━`, and `100/100 - 2s - 2s/epoch - 22ms/step`
-    KERAS: _kind("/step",
+    KERAS: _kind("/step", BETWEEN,
         r"(?<![\d.])(?P<step>[1-9]\d{0,8})/<steps> (?:\[[=>.]{1,99}\]|[━╸]{1,99}|-).{0,200}? "
         r"<mean>(?P<unit>[mu]?)s/step"),
     # `12%|█▏  | 12/100 [00:14<01:46,  1.21s/it]`, but not of what goes before steps, or is in them
-    BAR: _kind("%|",
+    BAR: _kind("%|", BETWEEN,
         r"^(?![^%|]{0,160}\b(?:Processed|Generating|Loading|Downloading|Tokenizing|Map)\b[^%|:,;.]*:"
         r"? *\d+%\|)"
         r".{0,16000}?\d{1,3}%\|[^|]{0,200}\|\s{0,4}(?P<step>[1-9]\d{0,8})/<steps> "
         r"\[(?:(?P<h>\d{1,4}):)?(?P<m>\d\d):(?P<sec>\d\d)<[^\]]{0,60}(?:s/it|it/s)"),
 }  # fmt: skip
-_OF_BARS = KINDS[KERAS].mark, KINDS[BAR].mark
 
 
 def _stamp(text: str) -> tuple[float, bool]:
@@ -366,11 +373,10 @@ def _mlperf(log: Log, text: str) -> LogLine | None:
         return None
     said = {**event.metadata, **event.value}
     number, samples, rate = (_amount(said.get(k)) for k in ("step", "samples_count", "throughput"))
-    if np.isnan(number) and log.samples >= 1 and samples >= 0:
-        number = round(samples / log.samples)
     seconds = _amount(said.get("train_step_time", said.get("step_time")))
-    if np.isnan(seconds) and log.samples >= 1 and rate > 0:
-        seconds = log.samples / rate
+    if log.samples >= 1:
+        number = round(samples / log.samples) if np.isnan(number) and samples >= 0 else number
+        seconds = log.samples / rate if np.isnan(seconds) and rate > 0 else seconds
     if np.isnan(number + seconds) or number % 1:
         return None
     return LogLine(int(number), seconds, event.time_ms / 1e3)
@@ -420,11 +426,14 @@ def read(sources: Sequence[SourceFile]) -> Trace:
     counted, lost_s = progress.rows(log.ticks, draft.limits) if log.ticks else ([], 0.0)
     between = _between(log, draft.limits)
     window = KINDS[log.kind].window if log.kind in KINDS and between is log.rows else BETWEEN
-    log.rows = _numbered(log, between) + counted
+    if window == 1 and log.means and np.mean(log.means) > 1 - progress.MIXED:
+        window = BETWEEN
+    batch = (log.kind == OF_SAMPLES and math.gcd(*(row[1] for row in between))) or 1
+    log.rows = between + counted
     ahead = np.diff(sorted({row[1] for row in log.rows if row[0] == log.rows[0][0]}))
-    apart = float(np.median(ahead)) if len(ahead) else 1.0  # of steps between two lines
-    if window == 1 < apart and (log.epoch_steps or log.kind == OF_SAMPLES):
-        log.rows = list(_alike(log)) or log.rows
+    apart = float(np.median(ahead)) / batch if len(ahead) else 1.0  # of steps between two lines
+    if window == 1 and apart > 2:
+        log.rows = list(_alike(log, batch)) or log.rows
     whole_s = {number: seconds for _, number, _, seconds in log.rows}
     if log.rows:
         log.timers.micro.clear()
@@ -439,7 +448,7 @@ def read(sources: Sequence[SourceFile]) -> Trace:
         few = f"two steps with the time (at least {least:.0f} s where it is in whole seconds)"
         raise TraceError(f"{sources[0].path} has no {few} between them")
     rank, number, start, seconds, part = np.array(told, float).T
-    rows = Timed(rank.astype(int), number.astype(int), start, seconds, part.astype(int))
+    rows = Timed(rank.astype(int), number.astype(int) // batch, start, seconds, part.astype(int))
     trace = trace_of(rows, draft, {"source": f"{NAME} ({log.kind})", **log.spans_s}, {})
     trace.limits += log.timers.limits()
     if log.mixed > progress.MIXED * len(log.rows):
@@ -472,31 +481,22 @@ def _between(log: Log, limits: list[str]) -> list[progress.Row]:
     return list(zip(*(each.tolist() for each in (*whose, begun, mean)), strict=True))
 
 
-def _numbered(log: Log, rows: list[progress.Row]) -> list[progress.Row]:
-    """The rows, and the parts of the log, by steps, where numbers are of the samples in them."""
-    batch = (log.kind == OF_SAMPLES and math.gcd(*(row[1] for row in rows))) or 1
-    log.parts = {(rank, number // batch): parts for (rank, number), parts in log.parts.items()}
-    return [(rank, number // batch, start, seconds) for rank, number, start, seconds in rows]
-
-
-def _alike(log: Log) -> Iterator[progress.Row]:
+def _alike(log: Log, least: int) -> Iterator[progress.Row]:
     """The rows but, of lines that time one step of several, those of the first steps of epochs,
-    which stand for themselves alone."""
+    which stand for themselves alone: numbers are `least` apart from step to step."""
     before: dict[int, int] = {}
     for row in log.rows:
         ahead = row[1] % log.epoch_steps if log.epoch_steps else row[1] - before.get(row[0], 0)
         before[row[0]] = row[1]
-        if ahead > 1:
+        if ahead > least:
             yield row
 
 
 def _means(apart: float, window: float) -> Iterator[str]:
     """What the times of a kind with this window mean, where lines are so many steps apart."""
     if window == ALL:
-        yield (
-            "times of this log are means since its beginning: ups and downs are not in it; a newer "
-            "version prints last_time"
-        )
+        mean = "times of this log are means since its beginning: ups and downs are not in it"
+        yield f"{mean}; a newer version prints last_time"
     elif window == 1 < apart:
         yield f"a line of this log times one step of about {apart:.0f}: the others are not in it"
     elif max(window, apart) > 1:
@@ -508,8 +508,9 @@ FORMAT = TraceFormat(NAME, recognises, read)
 
 
 def _shown(text: str) -> list[str]:
-    """What a terminal showed in turn, where a line has bars; a step may be the `#0150`th."""
-    return text.split(_RETURN) if any(mark in text for mark in _OF_BARS) else [text]
+    """What a terminal showed in turn, where a line has bars, in what syslog and CloudWatch keep of
+    it; a step may be the `#0150`th."""
+    return text.split("#015") if any(KINDS[bar].mark in text for bar in (KERAS, BAR)) else [text]
 
 
 def _read_file(log: Log, source: SourceFile, own: int) -> None:
@@ -521,8 +522,7 @@ def _read_file(log: Log, source: SourceFile, own: int) -> None:
 
 
 def _take(log: Log, text: str, own: int) -> bool:
-    """Take in one line; whether it has a step with a time. Progress bars are used only without
-    other lines."""
+    """Take in one line; whether it has a step with a time."""
     own_word = any(word in text for word in _RANK_WORDS) and _OWN.search(text, 0, _TAGGED)
     tag = own_word or _TAG.search(text, 0, _TAGGED) or _RANK.match(text)
     rank = int(next(filter(None, tag.groups()), own)) if tag else own
@@ -574,11 +574,13 @@ def _enter(log: Log, rank: int, said: LogLine) -> None:
     # several lines may have the same second
     if said.since or said.number < before or said.clock_s != clock_s:
         log.last[rank] = said.number, said.clock_s, max(said.epoch, epoch), base, begins
-    seconds = said.seconds
+    seconds, later_s = said.seconds, said.clock_s - clock_s
+    if later_s >= progress.COARSE_S and said.number > before + 1:
+        log.means.append(abs(later_s - (said.number - before) * seconds) < 1.0)
     if said.since:
         seconds = seconds / (said.number - before) if said.number > before >= 0 else np.nan
     elif np.isnan(seconds) and said.number > before >= 0:
-        seconds = (said.clock_s - clock_s) / (said.number - before)
+        seconds = later_s / (said.number - before)
     again = log.rows and log.rows[-1][:2] == (rank, said.number)
     if seconds > 0 and again and not said.clock_s - sum(log.rows[-1][2:]) > seconds:
         log.mixed += log.rows.pop()[3] != seconds  # of several processes: no step done again
