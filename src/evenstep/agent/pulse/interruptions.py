@@ -7,7 +7,7 @@ are, as a rollout in reinforcement learning, and no interruption.
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple
+from collections import deque
 
 from evenstep.agent.recording.steps import ClosedStep
 from evenstep.trace.spool.layout import Phase
@@ -15,16 +15,7 @@ from evenstep.trace.spool.layout import Phase
 log = logging.getLogger("evenstep")
 
 NAMES = {Phase.CHECKPOINT: "checkpoints", Phase.EVALUATION: "evaluations"}
-ENOUGH = 2  # periods, each with the interruption at its end
-
-
-class _Periods(NamedTuple):
-    """Periods so far: when the first began, after which step, how many, and time interrupted."""
-
-    since_ns: int
-    after: int
-    complete: int = 0
-    spent_ns: int = 0
+ENOUGH, KEPT = 2, 8  # periods, each from the end of one interruption to that of the next
 
 
 class Interruptions:
@@ -32,22 +23,20 @@ class Interruptions:
 
     def __init__(self, threshold: float) -> None:
         self._threshold = threshold
-        self._periods: dict[Phase, _Periods] = {}
-        self._said: set[Phase] = set()
+        #: The latest steps with each phase: number, end and the phase's length (ns).
+        self._ends = {phase: deque[tuple[int, int, int]](maxlen=KEPT + 1) for phase in NAMES}
 
     def add(self, closed: ClosedStep) -> None:
-        """Take a step, and log one line, once for each kind, when it is certain enough."""
-        for phase in NAMES.keys() - self._said:
-            lasted_ns = closed.phase_ns[phase]
-            if not lasted_ns:
+        """Take a step; log one line for each phase, once."""
+        for phase, ends in [*self._ends.items()]:
+            if not closed.phase_ns[phase]:
                 continue
-            known = self._periods.get(phase, _Periods(closed.end_ns, closed.number, -1, -lasted_ns))
-            since_ns, after, count, spent_ns = known
-            count, spent_ns = count + 1, spent_ns + lasted_ns
-            self._periods[phase] = _Periods(since_ns, after, count, spent_ns)
+            ends.append((closed.number, closed.end_ns, closed.phase_ns[phase]))
+            (after, since_ns, first_ns), count = ends[0], len(ends) - 1
+            spent_ns = sum(lasted_ns for *_, lasted_ns in ends) - first_ns
             steps, whole_ns = closed.number - after, closed.end_ns - since_ns
             if count >= ENOUGH and 2 * count <= steps and spent_ns > self._threshold * whole_ns:
-                self._said.add(phase)
+                del self._ends[phase]
                 log.warning(
                     "evenstep: training stands still for %s, %.3g s each, %.0f %% of the time, "
                     "in %d of %d steps looked at",
