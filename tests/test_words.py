@@ -190,3 +190,11 @@ def test_where_the_script_was_comes_before_where_the_package_was_that_it_called(
     assert words.seen_at(frames) == "train.py:3 augment, in site-packages/PIL/Image.py:9 resize"
     raised = {"type": "RuntimeError", "frames": frames, "message": "closed"}
     assert words.how_ended({"raised": raised}).startswith("RuntimeError at train.py:3 augment, in ")
+
+
+def test_packages_are_told_where_the_script_does_not_tell_ranks_apart():
+    frames = ["-packages/b.py:1 g", "a.py:1 f"], ["-packages/b.py:2 g", "a.py:3 g"]
+    assert words.seen_by(enumerate(frames)) == "a.py:1 f (rank 0), a.py:3 g (rank 1)"
+    frames[1][1] = "a.py:1 f"
+    told = [f"a.py:1 f, in -packages/b.py:{line} g (rank {line - 1})" for line in (1, 2)]
+    assert words.seen_by(enumerate(frames)) == ", ".join(told)

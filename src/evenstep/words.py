@@ -216,13 +216,16 @@ def seen_at(frames: Sequence[str]) -> str:
 
 
 def seen_by(stacks: Iterable[tuple[int, Sequence[str]]]) -> str:
-    """Where ranks were, each with its frames: `seen_at`, or where they were apart two places with
-    their ranks."""
-    places: dict[str, list[int]] = {}
-    for rank, frames in stacks:
-        places.setdefault(seen_at(frames), []).append(rank)
-    told = [f"{place} ({ranks(those)})" for place, those in [*places.items()][:2]]
-    return ", ".join(told if len(places) > 1 else places)
+    """Where ranks were, each with its frames: two places with their ranks where the script's tells
+    them apart, or at least `seen_at` does; else that of all."""
+    stacks = list(stacks)
+    for place_of in (own_place, seen_at):
+        places: dict[str, list[int]] = {}
+        for rank, frames in stacks:
+            places.setdefault(place_of(frames), []).append(rank)
+        if len(places) > 1:
+            return ", ".join(f"{one} ({ranks(those)})" for one, those in [*places.items()][:2])
+    return next(iter(places), "")
 
 
 #: Where C++ raised a message, and of an `enforce fail` the condition: the rest says what happened.
