@@ -21,8 +21,8 @@ from tests.simulate.worlds import scenario
 
 def flow(operation="all_reduce", members=((0, 1),), **fields):
     """As much of one as a step's sums look at."""
-    known = {"apart": operation == "read", "stages": ("one",), "alone_ns": 7.0, **fields}
-    return SimpleNamespace(operation=operation, members=np.array(members), **known)
+    known = {"apart": operation == "read", "spared": 0, "stages": ("one",), "alone_ns": 7.0}
+    return SimpleNamespace(operation=operation, members=np.array(members), **known | fields)
 
 
 def step(role, flows, enter, end, **fields):
@@ -64,8 +64,8 @@ def test_the_shares_of_a_step_are_those_its_times_say():
     assert tuple(sorted(found)) == tuple(sorted(SHARES))
     assert found["input"].tolist() == [25, 30]
     assert found["blocked"].tolist() == [80 + 20, 55 + 16]
-    # Until 130 for the first, from 150 until 160 for the second, and until 185 for the third.
-    assert found["waited"].tolist() == [30 + 10 + 5, 10]
+    # Until 160 for the second, whatever the first takes meanwhile, and until 185 for the third.
+    assert found["waited"].tolist() == [60 + 5, 30]
     assert found["held"].tolist() == [0, 4]
     assert found["work"].tolist() == [210 - 100, 210 - 71 - 4]
 

@@ -129,8 +129,10 @@ def test_steps_add_up_to_the_time_the_run_takes():
     ],
 )
 def test_a_rank_waits_for_the_last_of_its_own_group(members, last):
-    flow = SimpleNamespace(apart=False, members=np.array(members))
-    graph = SimpleNamespace(place=[np.array([0])], flows=[flow], role=np.zeros(4, int))
+    flow = SimpleNamespace(apart=False, spared=0, members=np.array(members))
+    graph = SimpleNamespace(
+        place=[np.array([0])], flows=[flow], role=np.zeros(4, int), follows=[-1]
+    )
     enter = np.array([[1.0, 7.0, 5.0, 3.0]])
     step = FinishedStep(0, graph, np.zeros(4), enter, enter + 1, np.zeros(4), None)
     np.testing.assert_array_equal(step.last_entries(0), last)

@@ -157,7 +157,7 @@ def test_records_in_another_order_on_each_rank_are_still_one_operation_each():
         (Op.GATHER, 100, 100, 300),
         (Op.REDUCE_SCATTER, 300, 100, 300),
         (Op.REDUCE_SCATTER, 100, 100, 300),  # of what each has a part
-        (Op.ALL_TO_ALL, 100, 300, 100),
+        (Op.ALL_TO_ALL, 100, 300, 300),  # what the busiest link carries
     ],
 )
 def test_a_size_is_that_of_the_whole_buffer(op, sent, received, size):

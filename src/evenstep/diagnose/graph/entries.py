@@ -226,7 +226,8 @@ def _rows(
 
 
 def _sizes(events: Columns, first: Array) -> Array:
-    """Sizes as nccl-tests counts them: the whole buffer where ranks hold parts of it."""
+    """Sizes as nccl-tests counts them: the whole buffer where ranks hold parts of it, and what the
+    busiest link carries where ranks exchange unequal ones."""
     if not len(first):
         return np.zeros(0, np.int64)
     op = events.op[first]
@@ -236,6 +237,7 @@ def _sizes(events: Columns, first: Array) -> Array:
     parts_in = np.isin(op, [int(Op.ALL_GATHER), int(Op.GATHER)])
     parts_out = np.isin(op, [int(Op.REDUCE_SCATTER), int(Op.SCATTER)])
     size = np.where(parts_in, np.where(received > sent, received, sent * members), sent)
+    size = np.where(op == int(Op.ALL_TO_ALL), np.maximum(sent, received), size)
     return np.asarray(np.where(parts_out & (sent <= received), received * members, size))
 
 

@@ -158,12 +158,14 @@ def _reach_and_resume(graph: Graph) -> tuple[Array, Array]:
 
 def times(graph: Graph) -> Times:
     """Sums over the rows of each step and lane. A lane is blocked from reaching a wait until the
-    operation is over; until the last member has entered it waits for others, and the rest is
-    exposed transfer."""
+    operation is over; until the last member has entered it waits for others, also where that is in
+    what the operation comes after, and the rest is exposed transfer."""
     rows, table = graph.rows, graph.operations
     at, over = _reach_and_resume(graph)
     never, shared = np.iinfo(np.int64).min // 2, ~table.message & (table.members > 1)
-    ended, entered = (np.append(each, never)[rows.wait] for each in (table.over_ns, table.last_ns))
+    last, chained = table.last_ns.copy(), (rows.after >= 0) & (rows.enter >= 0)
+    np.maximum.at(last, rows.enter[chained], table.last_ns[rows.after[chained]])
+    ended, entered = (np.append(each, never)[rows.wait] for each in (table.over_ns, last))
     blocked = np.maximum(ended - at, 0)
     after = seen_later(graph, over)
     exposed = by_step_and_lane(graph, blocked + after)

@@ -48,6 +48,7 @@ class Flow:
     stages: tuple[FlowRound, ...]
     launch_ns: float
     capacity: Array = field(repr=False)  # of the network's links
+    imbalance: float = 0.0  # additional share of the first rank of a group
     spared: int = 0  # ranks of a group that are not waited for
     steady: float = 0.0  # GB/s of each message regardless of other traffic; 0: its fair share
     apart: bool = False  # no rank waits for others: each takes `alone_ns`
@@ -157,7 +158,7 @@ def _flow(
     stages = tuple(laid[id(item)] for item in pattern)
     return Flow(
         algorithm, request.operation, request.bytes, request.members, stages,
-        launch_ns if stages else 0.0, network.capacity,
+        launch_ns if stages else 0.0, network.capacity, request.imbalance,
         joined=bool(stages) and all(s.round.joined for s in stages),
     )  # fmt: skip
 

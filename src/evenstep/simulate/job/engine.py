@@ -145,14 +145,14 @@ def step_shares(done: FinishedStep) -> dict[str, Array]:
 
 
 def _waits(done: FinishedStep, role: RankProgram, one: Operation, now: Array, mine: Any) -> Array:
-    """Of the blocked time, the part until the last entry; NaN where a rank has no part."""
+    """From `now` until the last entry into what is awaited, which no network shortens; NaN where a
+    rank has no part."""
     if one.kind == COLLECTIVE:
         return np.asarray(done.last_entries(one.instance)[mine] - now)
-    waited, reached = np.zeros(len(now)), now
-    for row in one.waits:
-        waited += np.fmax(done.last_entries(role.operations[row].instance)[mine] - reached, 0.0)
-        reached = np.maximum(reached, done.end[row, mine])
-    return waited
+    awaited = [role.operations[row].instance for row, _ in one.needs]
+    if any(back for _, back in one.needs):  # a barrier of an earlier step is but a wait
+        return np.full(len(now), np.inf if done.graph.flows[awaited[0]].bytes == 0 else 0.0)
+    return np.asarray(np.fmax.reduce([done.last_entries(each)[mine] for each in awaited]) - now)
 
 
 # -- sums over steps -------------------------------------------------------------------------------

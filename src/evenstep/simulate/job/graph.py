@@ -37,7 +37,6 @@ class Operation:
     instance: int = -1
     soft: int = -1  # the collective that slows a computation while in flight
     begins: bool = False
-    waits: tuple[int, ...] = ()  # collectives that it waits for
     receives: bool = False  # of a message between two ranks: this rank is its target
 
 
@@ -83,9 +82,7 @@ class RankProgram:
     def wait(self, *collectives: int, back: int = 0, drops: bool = False) -> int:
         """Wait for collectives of `back` steps ago; with `drops`, discard work since their end."""
         needs = tuple((one, back) for one in collectives)
-        kind = DROP if drops else COMPUTE
-        waits = () if back else tuple(collectives)
-        return self._add(kind, MAIN, Phase.SYNC, needs=needs, waits=waits)
+        return self._add(DROP if drops else COMPUTE, MAIN, Phase.SYNC, needs=needs)
 
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
@@ -117,10 +114,19 @@ class JobGraph:
     partitions: tuple[tuple[str, Array], ...]  # name, (groups, size)
 
     @cached_property
+    def parts(self) -> list[tuple[int, int, Operation]]:
+        """Operations that take part in an instance: role, number in it, and the operation."""
+        return [
+            (number, index, one)
+            for number, role in enumerate(self.roles)
+            for index, one in enumerate(role.operations)
+            if one.instance >= 0
+        ]
+
+    @cached_property
     def streams(self) -> dict[int, int]:
         """The stream of each instance."""
-        every = (one for role in self.roles for one in role.operations)
-        return {one.instance: one.stream for one in every if one.instance >= 0}
+        return {one.instance: one.stream for *_, one in self.parts}
 
     @cached_property
     def compute_ns(self) -> float:
@@ -156,10 +162,17 @@ class JobGraph:
     def place(self) -> Array:
         """(instances, roles): the operation of a role that takes part in an instance, -1: none."""
         found = np.full((len(self.flows), len(self.roles)), -1)
-        for number, role in enumerate(self.roles):
-            for index, one in enumerate(role.operations):
-                if one.instance >= 0:
-                    found[one.instance, number] = index
+        for number, index, one in self.parts:
+            found[one.instance, number] = index
+        return found
+
+    @cached_property
+    def follows(self) -> Array:
+        """(instances,): the instance in flight that each begins after on its rank, -1: none."""
+        found = np.full(len(self.flows), -1)
+        for number, _, one in (part for part in self.parts if part[2].needs):
+            before = self.roles[number].operations[one.needs[0][0]]
+            found[one.instance] = -1 if before.stream == MAIN else before.instance
         return found
 
     def reads(self, operation: Operation) -> bool:
@@ -225,14 +238,19 @@ class FinishedStep:
         return np.where(row < 0, np.nan, times[row, np.arange(len(row))])
 
     def last_entries(self, instance: int) -> Array:
-        """Entry of the last of each rank's group into a collective; NaN outside of it."""
-        entered, flow = self.of(self.enter, instance), self.graph.flows[instance]
+        """Entry of the last of each rank's group into a collective that it waits for; NaN outside
+        of it. Of one that follows another on its rank, into that: it is entered with its end."""
+        flow, before = self.graph.flows[instance], self.graph.follows[instance]
+        entered = self.of(self.enter, instance) if before < 0 else self.last_entries(before)
         if flow.apart:
             return entered
-        if flow.members.size == flow.members.shape[1] == len(self.begin):
+        if flow.members.size == flow.members.shape[1] == len(self.begin) and not flow.spared:
             return np.full(entered.shape, np.fmax.reduce(entered))
+        first = max(flow.members.shape[1] - flow.spared, 1)  # in order of entry
+        ordered = np.sort(entered[flow.members], axis=1) if flow.spared else entered[flow.members]
+        awaited = np.fmax.reduce(ordered[:, :first], axis=1, keepdims=True)
         last = np.full_like(entered, np.nan)
-        last[flow.members] = np.fmax.reduce(entered[flow.members], axis=1, keepdims=True)
+        last[flow.members] = awaited
         return last
 
     def moved(self, number: int, ahead: float) -> FinishedStep:

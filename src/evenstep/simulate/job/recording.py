@@ -26,13 +26,9 @@ START_NS = 1_000_000_000  # the clock of a simulation does not begin at zero
 BLOCK_BYTES = 1 << 28
 _SEQ, _STEP = 0, 9  # words; the second holds the step below the group
 _PEER = 24  # of 4 bytes, in a record
-_HIDDEN = ("read", "barrier")  # operations that are not recorded
 _COUNTED = (Kind.COLLECTIVE, Kind.POINT_TO_POINT)
 
-OPERATIONS = {
-    op.name.lower(): op
-    for op in (Op.ALL_REDUCE, Op.REDUCE_SCATTER, Op.ALL_GATHER, Op.ALL_TO_ALL, Op.BROADCAST)
-}
+OPERATIONS = {op.name.lower(): op for op in (*layout.SYNCHRONIZING_OPS, Op.BROADCAST)}
 #: Operations in which each rank has one part of the bytes, as input or as output.
 PARTED: dict[int, str] = {Op.ALL_GATHER: "bytes_in", Op.REDUCE_SCATTER: "bytes_out"}
 
@@ -51,6 +47,7 @@ class RecordRow(NamedTuple):
     flags: int = 0
     payload: int = 0
     parts: int = 1  # of the bytes, one on each rank: input of a gather, output of a scatter
+    more: Array | None = None  # bytes that each rank receives beyond these
     peer: Array | None = None  # of a message: the other rank; ranks of a role share a stage's peers
 
 
@@ -104,6 +101,8 @@ class SimulatedRecorder:
         words[:, _STEP] |= np.uint64(number)
         if row.peer is not None:
             words.view(np.int32)[:, _PEER] = row.peer
+        if row.more is not None:
+            words[:, layout.WORD_BYTES_OUT] += row.more.astype(np.uint64)
         if row.kind in _COUNTED:
             same = (row.group,) if row.peer is None else (row.group, row.op, row.peer.tobytes())
             words[:, layout.WORD_GROUP_SEQ] = self._issued[same]
@@ -227,7 +226,7 @@ class StepRows:
                 found.append(self._phase(done, span.phase, inside))
             if one.instance >= 0:
                 found += self._exchanged(done, one, index)
-            elif one.waits:
+            elif one.phase is Phase.SYNC:
                 _, reached, end = main[index]
                 found.append(_phase_row(Phase.SYNC, reached, end, end - reached))
         return found
@@ -243,7 +242,7 @@ class StepRows:
 
     def _exchanged(self, done: FinishedStep, one: Operation, index: int) -> list[RecordRow]:
         flow, mine = done.graph.flows[one.instance], self._ranks
-        if flow.operation in _HIDDEN or not flow.stages:
+        if flow.operation == "read" or (flow.operation == "barrier" and one.stream == MAIN):
             return []
         enter = done.enter[index, mine]
         end = np.maximum(done.end[index, mine], enter)
@@ -258,9 +257,12 @@ class StepRows:
                 Kind.POINT_TO_POINT, int(Op.RECV if one.receives else Op.SEND), enter, end,
                 bytes=int(flow.bytes), group=group, flags=flags, peer=peer[mine],
             )]  # fmt: skip
-        op = Op.OTHER if flow.apart else OPERATIONS[flow.operation]  # apart: it synchronizes nobody
+        alone = flow.apart or flow.spared  # it does not synchronize its group
+        more = np.zeros(len(done.begin), np.int64)
+        more[flow.members[:, 0]] = int(flow.imbalance * flow.bytes)
         return [RecordRow(
-            Kind.COLLECTIVE, int(op), enter, end, bytes=int(flow.bytes),
+            Kind.COLLECTIVE, int(Op.OTHER if alone else OPERATIONS[flow.operation]), enter, end,
+            bytes=int(flow.bytes), more=more[mine] if flow.imbalance else None,
             parts=flow.members.shape[1], group=self._group(flow), flags=flags,
         )]  # fmt: skip
 
