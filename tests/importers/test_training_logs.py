@@ -569,6 +569,11 @@ def test_a_bar_shown_again_at_its_end_is_no_further_epoch(opened, between):
          "a trace of the Ascend profiler.*give the step_trace_time.csv"),
         ("Not all ranks joining collective: sequence number: 31\nmissing ranks: {3}\n",
          "an analysis of flight recorders"),
+        # apache/mxnet#5422
+        ("INFO:root:Epoch[0] Batch [100]\tSpeed: 40726.16 samples/sec\tTrain-cross-entropy=1.05\n",
+         "a log of speeds without times of steps: log with time stamps"),
+        ("Map: 100%|##| 5/5 [00:00<00:00, 1379.34 examples/s]\n{'loss': 0.5, 'epoch': 0.02}\n",
+         "has losses but no times of steps"),
         # open-mpi/ompi#12318
         ("# OSU MPI-CUDA Reduce Latency Test v7.3\n# Datatype: MPI_CHAR.\n1  53.34  24.80\n",
          "measure with nccl-tests"),
@@ -1259,3 +1264,10 @@ def test_the_first_step_stands_for_itself_where_lines_are_of_one_in_many(opened)
     trace = opened(text)
     assert set(seconds_of_steps(trace).values()) == {0.1}
     assert not diagnose(trace).findings
+
+
+def test_a_rate_of_something_else_is_none_of_steps(opened):
+    text = "".join(f"step {at} | loss 2.3 | 20 it/s {{}}\n" for at in range(1, 9))
+    assert set(seconds_of(opened(text.format(*[""] * 8))).values()) == {0.05}
+    with pytest.raises(EvenstepError, match="no times of steps"):
+        opened(text.format(*["dataloader"] * 8))

@@ -48,6 +48,8 @@ _KNOWN = (
     ((), rb"(?m)^artifact_location: ", "an experiment of MLflow", "give the folder of one run"),
     ((), rb"^\d{13} [-+.\de]+(?: \d+)?\n", "a metric of MLflow",
      "give the folder of its run, which has a meta.yaml"),
+    ((), rb"(?i)\b(?:samples|images|examples)/s(?:ec)?\b(?!\])", "a log of speeds without times of "
+     "steps", "log with time stamps or seconds per step"),
     ((), rb'"log_history"', "a state of the Hugging Face Trainer, without times of steps",
      "give the log with its progress bar"),
 )  # fmt: skip

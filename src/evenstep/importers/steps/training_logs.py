@@ -188,10 +188,10 @@ def _parts(text: str) -> dict[int, float]:
 
 
 _VALUE = r"(?P<value>\d+(?:\.\d+)?(?:e[-+]?\d+)?) ?"
-#: A number whose unit is of a step: `0.3 sec/batch`, `22 ms/it`, `4.2 steps/s`.
+#: A number whose unit is of a step: `0.3 sec/batch`, `22 ms/it`, not `20 it/s dataloader`.
 _EACH = re.compile(
     rf"(?:^|[,;(|]|(?:time|latency|speed)\b)\W{{0,3}}{_VALUE}(?:(?P<unit>[mu]?)s(?:ec)?/"
-    r"(?:step|batch|iter|it)|(?P<rate>step|batche|iter|it)s?/s(?:ec)?)\b"
+    r"(?:step|batch|iter|it)|(?P<rate>step|batche|iter|it)s?/s(?:ec)?)\b(?! [a-z]+(?: ?[,;|)]|$))"
 )
 #: A number behind the name of a rate, `global_step/sec: 1.5`, that is no rounded `0.1`.
 _RATE = re.compile(
@@ -395,10 +395,9 @@ def recognises(source: SourceFile) -> bool:
     head = _HOLE.sub(b"", source.head)
     if b"\0" in head:
         return False
-    if _has_steps(head.decode("utf-8", "replace").splitlines()):
-        return True
     read_on = islice(lines(source.path), SEARCHED_LINES if b"NCCL INFO" in head else 0)
-    return _has_steps(line.text for line in read_on)
+    shown = head.decode("utf-8", "replace").splitlines()
+    return _has_steps(chain(shown, (line.text for line in read_on)))
 
 
 def _has_steps(text: Iterable[str]) -> bool:
@@ -508,8 +507,7 @@ FORMAT = TraceFormat(NAME, recognises, read)
 
 
 def _shown(text: str) -> list[str]:
-    """What a terminal showed in turn, where a line has bars, in what syslog and CloudWatch keep of
-    it; a step may be the `#0150`th."""
+    """What a terminal showed in turn, where a line has bars, as syslog keeps it."""
     return text.split("#015") if any(KINDS[bar].mark in text for bar in (KERAS, BAR)) else [text]
 
 
