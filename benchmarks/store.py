@@ -76,7 +76,7 @@ def _stored(size: str, run: Path, store: Path) -> list[Row]:
             f"{size} in Parquet, bytes per collective",
             f"≤ {BYTES:.0f}",
             f"{each:.2f}, steps, phases and summaries included; {told['size_bytes'] / 1e6:.0f} MB "
-            f"for {told['records'] / 1e6:.3g} M records, written in {told['seconds']:.0f} s, "
+            f"for {told['rows'] / 1e6:.3g} M records, written in {told['seconds']:.0f} s, "
             f"{told['peak_bytes'] / 1e9:.2f} GB",
             each <= BYTES,
             COMMAND,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.report.page import sheet
-from evenstep.report.page.sheet import Packed, pack
+from evenstep.report.page.sheet import Directory, pack
 from evenstep.trace.columns import Columns
 from lab import prediction, steps
 from lab import tier as tiers
@@ -60,7 +60,7 @@ def render(
     `predicted` is the simulator's gain of each job, by arm; None where it does not know the
     scenario. Raises `MissingExtra` without jinja2.
     """
-    packed = packed_steps(series)
+    directory, data = packed_steps(series)
     foretold = {arm: list(each) for arm, each in (predicted or {}).items() if each is not None}
     template = sheet.template("lab.html.j2", "the page of a comparison", SCRIPTS, gain=gain,
                               cv=lambda interval: plain(interval) or "unknown")  # fmt: skip
@@ -74,9 +74,9 @@ def render(
         drawn=bool(series),
         comparison=sheet.embed(document),
         facts=sheet.embed(
-            facts(packed.directory, [arm["arm"] for arm in document["arms"]], series, blocks)
+            facts(directory, [arm["arm"] for arm in document["arms"]], series, blocks)
         ),
-        data=packed.data,
+        data=data,
     )
     return text
 
@@ -94,7 +94,7 @@ def gain(interval: Mapping[str, float | None] | None) -> str:
     return percent(interval) or "unknown"
 
 
-def packed_steps(series: Sequence[Series]) -> Packed:
+def packed_steps(series: Sequence[Series]) -> tuple[Directory, str]:
     """The steps as they travel in a page: job0, job1 …"""
     return pack(
         {
@@ -135,7 +135,7 @@ def render_jobs(
 
     Raises `MissingExtra` without jinja2.
     """
-    packed = packed_steps(series)
+    directory, data = packed_steps(series)
     arm = document.get("arm", BASELINE)
     template = sheet.template("lab_jobs.html.j2", "the page of a run of the laboratory", SCRIPTS)
     text: str = template.render(
@@ -144,8 +144,8 @@ def render_jobs(
         foretold="predicted_gain" in document,
         drawn=bool(series),
         result=sheet.embed(document),
-        facts=sheet.embed(facts(packed.directory, [arm], series, blocks)),
-        data=packed.data,
+        facts=sheet.embed(facts(directory, [arm], series, blocks)),
+        data=data,
     )
     return text
 

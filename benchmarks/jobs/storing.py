@@ -9,6 +9,7 @@ from pathlib import Path
 
 from benchmarks.jobs.diagnosing import Memory
 from evenstep.trace.loading import load
+from evenstep.trace.spool.layout import Kind
 from evenstep.trace.store.writing import write_store
 
 
@@ -21,11 +22,13 @@ def main() -> None:
     memory = Memory()
     memory.start()
     started = time.perf_counter()
-    written = write_store(load(args.run), args.store)
+    trace = load(args.run)
+    written = write_store(trace, args.store)
     elapsed_s = time.perf_counter() - started
     memory.ended.set()
     memory.join()
     found = {"seconds": elapsed_s, "peak_bytes": memory.peak_bytes, **written._asdict()}
+    found["collectives"] = len(trace.of_kind(Kind.COLLECTIVE))
     print(json.dumps({**found, "path": str(written.path)}))
 
 

@@ -1,7 +1,9 @@
+from typing import Any
+
 import pytest
 
 from evenstep.diagnose.finding import Diagnosis
-from evenstep.report.page.scaling import HEIGHT, WIDTH, Drawing, scaling
+from evenstep.report.page.scaling import HEIGHT, WIDTH, scaling
 from evenstep.report.terminal import scaling as scaling_text
 
 CURVE = {
@@ -31,27 +33,27 @@ def places(line: str) -> list[list[float]]:
     return [[float(part) for part in pair.split(",")] for pair in line.split()]
 
 
-def drawn() -> Drawing:
+def drawn() -> dict[str, Any]:
     result = scaling(several())
     assert result is not None
     return result
 
 
 def test_perfect_scaling_is_as_steep_as_the_axes_make_a_doubling() -> None:
-    (x0, y0), (x1, y1) = places(drawn().ideal)
+    (x0, y0), (x1, y1) = places(drawn()["ideal"])
     assert x1 > x0
     assert y1 < y0  # upwards
-    assert (drawn().measured[0]["x"], drawn().measured[0]["y"]) == (x0, y0)
+    assert (drawn()["measured"][0]["x"], drawn()["measured"][0]["y"]) == (x0, y0)
 
 
 def test_a_run_that_scales_badly_lies_below_the_ideal_line() -> None:
-    assert drawn().measured[1]["y"] > places(drawn().ideal)[1][1]
+    assert drawn()["measured"][1]["y"] > places(drawn()["ideal"])[1][1]
 
 
 def test_everything_lies_inside_the_drawing() -> None:
     found = drawn()
-    points = places(found.ideal) + places(found.fitted)
-    points += [[one["x"], one["y"]] for one in found.measured]
+    points = places(found["ideal"]) + places(found["fitted"])
+    points += [[one["x"], one["y"]] for one in found["measured"]]
     assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in points)
 
 

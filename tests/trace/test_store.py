@@ -153,7 +153,7 @@ def test_a_store_that_is_there_is_replaced_only_with_force(trace, tmp_path):
     write_store(trace, tmp_path / "store")
     with pytest.raises(UsageError, match=r"exists; .*--force"):
         write_store(trace, tmp_path / "store")
-    assert write_store(trace, tmp_path / "store", force=True).records == len(trace.events)
+    assert write_store(trace, tmp_path / "store", force=True).rows == len(trace.events)
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
 

@@ -54,7 +54,7 @@ def main(args: argparse.Namespace) -> int:
 
         with progress.ticking(f"writing {args.store}"):
             stored = write_store(trace, args.store, force=args.force)
-        _tell_size(stored.path, stored.records, "records", stored.size_bytes)
+        _tell_size(*stored, "records")
     if wanted == ["store"]:
         return 0
     diagnosis = traces.judge(trace) if scrub is None else scrub.value(traces.judge(trace))
@@ -65,7 +65,7 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _tell_size(path: Path, count: int, what: str, size_bytes: int) -> None:
+def _tell_size(path: Path, count: int, size_bytes: int, what: str) -> None:
     each = f", {number(size_bytes / count)} bytes each" if count else ""
     tell_written(path, f" ({count:,} {what}, {size_bytes:,} bytes{each})")
 
@@ -82,7 +82,7 @@ def _files(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None
         with progress.ticking(f"writing {args.parquet}"):
             tables = write(trace, diagnosis, args.parquet, force=args.force)
         for written in tables:
-            _tell_size(written.path, written.rows, "rows", written.size_bytes)
+            _tell_size(*written, "rows")
     if args.prometheus is not None:
         files.write(args.prometheus, exposition(_families(args, diagnosis)))
 

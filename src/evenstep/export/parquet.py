@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,19 +15,11 @@ from evenstep.errors import MissingExtra, UsageError
 from evenstep.trace.spooled import OnDisk
 from evenstep.trace.store import database as store_database
 from evenstep.trace.store import query as store_query
-from evenstep.trace.store.writing import write_store
+from evenstep.trace.store.writing import Written, write_store
 from evenstep.trace.trace import Trace
 
 if TYPE_CHECKING:
     import duckdb
-
-
-class Written(NamedTuple):
-    """A written file."""
-
-    path: Path
-    rows: int
-    size_bytes: int
 
 
 def write(

@@ -25,7 +25,7 @@ from evenstep.report import markdown
 from evenstep.report.page import fabric, sheet
 from evenstep.report.page.fabric import hosts, places
 from evenstep.report.page.overview import PHASES_IN_ORDER, curve, distributions, drawn_map, per_rank
-from evenstep.report.page.scaling import Drawing, scaling
+from evenstep.report.page.scaling import scaling
 from evenstep.report.page.sheet import Chart, pack
 from evenstep.report.page.sizes import sizes
 from evenstep.report.page.timeline import Timeline, timeline
@@ -73,13 +73,13 @@ def render(
         sureness=sureness,
     )  # fmt: skip
     shown = contents(diagnosis, trace, case=case, steps=steps)
-    packed = pack({**shown.tables, **(link_map.tables if link_map is not None else {})})
+    directory, data = pack(shown.tables | (link_map.tables if link_map is not None else {}))
     asked = {"what_if": [answer.to_json() for answer in answers]} if answers else {}
     drawn = scaling(diagnosis)
     measured = not links and len(trace.nodes) > 1
     loads = fabric.loads(trace) if measured else fabric.simulated_load(links)
     shares = diagnosis.summary.get("shares") or {}
-    facts = {"directory": packed.directory, "fabric": link_map and link_map.facts, **shown.facts}
+    facts = {"directory": directory, "fabric": link_map and link_map.facts, **shown.facts}
     text: str = template.render(
         diagnosis=diagnosis,
         summary=diagnosis.summary,
@@ -101,7 +101,7 @@ def render(
         between=None if link_map is not None else shown.facts["host_waits"],
         sections=_sections(diagnosis, shown, drawn, answers, loads, link_map),
         columns=_place_columns(shown),
-        data=packed.data,
+        data=data,
         facts=sheet.embed(facts),
         verdict=sheet.embed(diagnosis.to_json() | asked),
     )
@@ -128,7 +128,7 @@ def _run_line(diagnosis: Diagnosis) -> str:
 def _sections(
     diagnosis: Diagnosis,
     shown: Contents,
-    drawn: Drawing | None,
+    drawn: Mapping[str, Any] | None,
     answers: Sequence[WhatIfGain],
     loads: Sequence[fabric.Load],
     link_map: Chart | None,

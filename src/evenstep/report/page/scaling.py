@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import log
 from typing import Any
 
@@ -18,24 +17,8 @@ TICKS = 8
 Point = tuple[int, float]  # ranks and throughput
 
 
-@dataclass(slots=True, frozen=True)
-class Drawing:
-    """Positions in SVG units; lines are lists of SVG points."""
-
-    unit: str
-    ideal: str
-    fitted: str
-    measured: list[dict[str, Any]]
-    x_ticks: list[tuple[float, str]]
-    y_ticks: list[tuple[float, str]]
-    width: float = WIDTH
-    height: float = HEIGHT
-    left: float = LEFT
-    right: float = WIDTH - RIGHT
-    bottom: float = HEIGHT - BOTTOM
-
-
-def scaling(diagnosis: Diagnosis) -> Drawing | None:
+def scaling(diagnosis: Diagnosis) -> dict[str, Any] | None:
+    """The chart: positions in SVG units, and lines as lists of SVG points; None of one size."""
     curve = diagnosis.summary.get("scaling") or {}
     rows = curve.get("points") or []
     measured = sorted((row["ranks"], row["throughput"]) for row in rows if row["throughput"])
@@ -47,17 +30,19 @@ def scaling(diagnosis: Diagnosis) -> Drawing | None:
     ideal = [(n, rate / first * n) for n in sizes]
     axes = _Axes([*measured, *fitted, *ideal])
     unit = str(curve.get("unit") or "")
-    return Drawing(
-        unit=unit,
-        ideal=axes.line(ideal),
-        fitted=axes.line(fitted),
-        measured=[
+    return {
+        "unit": unit,
+        "ideal": axes.line(ideal),
+        "fitted": axes.line(fitted),
+        "measured": [
             {"x": axes.x(n), "y": axes.y(found), "label": f"{n:,} ranks: {number(found, unit)}"}
             for n, found in measured
         ],
-        x_ticks=[(axes.x(n), f"{n:,}") for n in sizes[:: -(-len(sizes) // TICKS)]],
-        y_ticks=[(axes.y(tick), number(tick)) for tick in _decades(*axes.rates)],
-    )
+        "x_ticks": [(axes.x(n), f"{n:,}") for n in sizes[:: -(-len(sizes) // TICKS)]],
+        "y_ticks": [(axes.y(tick), number(tick)) for tick in _decades(*axes.rates)],
+        **{"width": WIDTH, "height": HEIGHT, "left": LEFT},
+        **{"right": WIDTH - RIGHT, "bottom": HEIGHT - BOTTOM},
+    }
 
 
 class _Axes:

@@ -7,7 +7,6 @@ import gzip
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -93,17 +92,13 @@ ALIGNMENT_BYTES = 8
 TYPES = {"f8", "f4", "i4", "u4", "u2", "u1"}
 
 
-@dataclass(slots=True, frozen=True)
-class Packed:
-    """Tables in one stream; `directory[table][column]` is {"type", "offset", "length"}."""
-
-    directory: dict[str, dict[str, dict[str, Any]]]
-    data: str  # base64 of gzip
+Directory = dict[str, dict[str, dict[str, Any]]]
 
 
-def pack(tables: Mapping[str, Columns]) -> Packed:
-    """Pack tables deterministically. Raises `ValueError` for other element types."""
-    directory: dict[str, dict[str, dict[str, Any]]] = {}
+def pack(tables: Mapping[str, Columns]) -> tuple[Directory, str]:
+    """Pack tables deterministically into one stream, base64 of gzip; before it its directory, of
+    each table and column {"type", "offset", "length"}. Raises `ValueError` for other types."""
+    directory: Directory = {}
     raw = bytearray()
     for table, columns in tables.items():
         directory[table] = {}
@@ -116,4 +111,4 @@ def pack(tables: Mapping[str, Columns]) -> Packed:
             raw += array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
             raw += bytes(-len(raw) % ALIGNMENT_BYTES)
     data = gzip.compress(bytes(raw), compresslevel=6, mtime=0)
-    return Packed(directory, base64.b64encode(data).decode("ascii"))
+    return directory, base64.b64encode(data).decode("ascii")

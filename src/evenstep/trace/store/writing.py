@@ -27,16 +27,15 @@ FILE_RECORDS = 250_000  # in a file
 _EVERYTHING = dict.fromkeys(Kind, EVENT_COLUMNS[1:])
 
 
-class Stored(NamedTuple):
-    """Counts and size of a store that was written."""
+class Written(NamedTuple):
+    """A file or a store that was written."""
 
     path: Path
-    records: int
-    collectives: int
+    rows: int
     size_bytes: int  # of all files
 
 
-def write_store(trace: Trace, folder: Path, *, force: bool = False) -> Stored:
+def write_store(trace: Trace, folder: Path, *, force: bool = False) -> Written:
     """Write a trace as a store, whole or not at all. Raises `UsageError` where the folder is taken
     (unless `force`), cannot be written, or the trace has no records."""
     _check(trace, folder, force=force)
@@ -50,12 +49,9 @@ def write_store(trace: Trace, folder: Path, *, force: bool = False) -> Stored:
             (private / "store").rename(folder)
         finally:
             shutil.rmtree(private, ignore_errors=True)
-    return Stored(
-        folder,
-        records=sum(sum(part.counts.values()) for part in parts),
-        collectives=sum(part.counts.get(int(Kind.COLLECTIVE), 0) for part in parts),
-        size_bytes=sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()),
-    )
+    records = sum(sum(part.counts.values()) for part in parts)
+    size_bytes = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    return Written(folder, records, size_bytes)
 
 
 def _check(trace: Trace, folder: Path, *, force: bool) -> None:
