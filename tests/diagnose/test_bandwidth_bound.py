@@ -125,6 +125,25 @@ def test_adapters_are_taken_to_be_shared_by_the_groups_of_their_node(pci):
     assert "2.5 GB/s of bus bandwidth of 6.25 GB/s expected" in finding.cause
 
 
+def test_of_groups_that_share_adapters_only_those_on_a_slow_one_are_below_their_bandwidth():
+    """Of 50 GB/s a node each of its four groups has 12.5; one moves half of that."""
+    nic = {"name": "eth0", "pci": "0000:04:00.0", "speed_gbps": 400.0}
+    ring = World(ranks=16, style="grid", tensor_parallel=4, ranks_per_node=4, noise=0.005)
+    ring = replace(ring, bucket_bytes=(50 * MB,), buckets=2)
+
+    def world(slow):
+        def took(move):
+            between = move.members[1] - move.members[0] == 4
+            return (1 + (between and slow and 2 in move.members)) * (6.3 if between else 0.5) * MS
+
+        return replace(ring, fabric=took)
+
+    finding = bound(world(True), facts={"locality": {"nics": [nic]}})
+    assert list(finding.where.groups) == ["dp2"]
+    cost = world(True).lost_against(world(False))
+    assert finding.severity == pytest.approx(cost, rel=0.1)
+
+
 def test_of_one_size_the_less_unusual_of_latency_and_bandwidth_is_blamed():
     """16 buckets of 6 MB take 2 ms each on 4 ranks: at 4.5 GB/s of 12.5 GB/s, or 1.28 ms later than
     at those, 21 times the 60 µs of 6 hops."""

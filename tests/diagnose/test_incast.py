@@ -79,6 +79,27 @@ def test_all_to_alls_that_fill_the_adapters_of_their_nodes_are_none():
     assert not [finding for finding in diagnose(trace).findings if finding.severity >= NAMED]
 
 
+def test_all_to_alls_that_one_group_alone_has_slower_are_those_of_its_links():
+    """Of four groups of 8 ranks on two nodes each, one takes three times as long."""
+    world = World(
+        ranks=32,
+        style="grid",
+        tensor_parallel=8,
+        ranks_per_node=4,
+        noise=0.01,
+        fabric=lambda move: (1 if move.members[0] != 8 or len(move.members) != 8 else 3) * 2 * MS,
+    )
+    trace = world.trace()
+    tensor = np.array([len(group.ranks) == 8 for group in trace.groups])
+    calls = (trace.events.kind == int(Kind.COLLECTIVE)) & tensor[trace.events.group]
+    op = np.where(calls, int(Op.ALL_TO_ALL), trace.events.op)
+    trace.events = trace.events.with_column("op", op)
+    nic = {"name": "eth0", "pci": "0000:04:00.0", "speed_gbps": 1600.0}
+    for info in trace.ranks.values():
+        info.facts["locality"] = {"nics": [nic]}
+    assert "incast" not in [finding.mode for finding in diagnose(trace).findings]
+
+
 def test_a_line_is_not_a_knee():
     found = diagnose(replace(SMALL, fabric=in_bytes).trace()).findings
     assert "incast" not in [finding.mode for finding in found]

@@ -265,6 +265,7 @@ class Shape(NamedTuple):
     line: TransferLine | None  # through the floors; None where sizes are too much alike
     trees: bool = False  # its library, NCCL, reduces along trees where a ring takes longer
     passes: float = 1.0  # of the bus bandwidth's bytes, over the link of the busiest node
+    sharing: int = 1  # groups that lie alike, fast or slow, on the node that has most
 
     @property
     def lies(self) -> tuple[int, ...]:
@@ -326,12 +327,17 @@ def shapes(trace: Trace, measured: Transfers) -> list[Shape]:
         key = (op, len(where), len(set(where)), busiest(where))
         keys.setdefault(key, []).append(group)
     found = [
-        _shape(trace, measured, alike, *key)
+        _shape(trace, measured, alike, *key)._replace(sharing=_most_on_a_node(trace, groups))
         for key, groups in keys.items()
         for alike in _by_speed(measured, key[0], groups)
     ]
     moved = measured.rows.transfer_ns
     return sorted(found, key=lambda shape: -float(moved[shape.rows].sum()))
+
+
+def _most_on_a_node(trace: Trace, groups: list[int]) -> int:
+    on = ({node_of(trace, one) for one in trace.groups[group].ranks} for group in groups)
+    return max(Counter(node for nodes in on for node in nodes).values())
 
 
 def _by_speed(measured: Transfers, op: int, groups: list[int]) -> list[list[int]]:
@@ -410,10 +416,8 @@ def adapter_gBps(trace: Trace, shape: Shape) -> float | None:  # noqa: N802
         return None
     group = trace.groups[shape.groups[0]]
     ranks = [rank for rank in group.ranks if rank in trace.ranks]
-    here = {one for one in trace.ranks if node_of(trace, one) == node_of(trace, ranks[0])}
-    sharing = sum(not here.isdisjoint(trace.groups[one].ranks) for one in shape.groups)
     spread = any(one in group.backend.lower() for one in ("nccl", "simulated"))
-    return min(_node_gbps(trace, one, spread=spread) for one in ranks) / 8 / max(sharing, 1) or None
+    return min(_node_gbps(trace, one, spread=spread) for one in ranks) / 8 / shape.sharing or None
 
 
 def _node_gbps(trace: Trace, rank: int, *, spread: bool) -> float:
