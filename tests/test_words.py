@@ -106,7 +106,7 @@ def test_a_list_is_shortened_to_what_it_is_a_list_of():
 def test_a_shortened_sentence_keeps_the_object_of_its_verb():
     text = "find what else runs there (daemons) and move it, or bind ranks to cores of their own"
     assert words.shorten(text, 9) == "find what else runs there and move it"
-    assert words.shorten(text, 7) == "find what else runs there"
+    assert words.shorten(text, 7) == "find what else runs there and move …"
 
 
 @pytest.mark.parametrize(
@@ -119,6 +119,14 @@ def test_a_shortened_sentence_keeps_the_object_of_its_verb():
 )
 def test_a_sentence_loses_relative_clauses_whole_and_others_by_phrases(most, kept):
     assert words.shorten("it is slower: a bit in forward, which every stage after it", most) == kept
+
+
+def test_a_part_of_a_list_behind_a_colon_is_no_end():
+    """It would read like all of the list."""
+    text = "compare rank 1 with another: its machine (clocks), its batches, and what it alone does"
+    whole, *_, last = words.shorter_forms(text)[0]
+    assert (whole, last) == (text, "compare rank 1 with another")
+    assert words.shorten(text, 8) == last
 
 
 def test_one_of_what_is_counted_is_single():

@@ -47,7 +47,7 @@ _SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 
 BEFORE_BACKWARD = "before backward (in forward, or in the script around it)"
 BESIDE_BACKWARD = "outside backward and optimizer.step() (in your training loop or a forward)"
-SOMEWHERE = "somewhere in the step (no phases tell where)"
+SOMEWHERE = "in the step (no phases tell where)"
 IN_KERNELS = "in kernels"
 IDLE_DEVICE = "with an idle device"
 #: Places of an excess, to complete "… more".
@@ -258,50 +258,36 @@ def how_ended(facts: Mapping[str, Any], *, brief: bool = False) -> str:
 
 
 _RELATIVE = r"(?:until|while|where|which|because|so) "
-_PARTS = re.compile(rf"(?<=[,;:]) | (?={_RELATIVE})")
+#: Where a sentence may end: before its last clauses, else before its last phrases. A part of a list
+#: behind a colon reads like all of it: there only relative clauses are left out.
+_CLAUSES = re.compile(rf"(?<=[,;:]) | (?={_RELATIVE})| (?=than the other(?: ranks|s'))")
 _PHRASES = re.compile(r" (?=(?:in|for|with|by|after|before) )")
+FEWEST_WORDS = 4  # that say something
 
 
-#: Words that no sentence ends with.
-_LEADING_ON = frozenset(
-    {
-        *("a", "an", "the", "of", "on", "in", "at", "to", "by", "for", "from", "with", "and"),
-        *("or", "that", "which", "is", "are", "was", "it", "its", "before", "after"),
-    }
-)
+def shorter_forms(text: str) -> tuple[list[str], list[str]]:
+    """The forms of a sentence that still read as one, longest first: itself, without its brackets,
+    without its last clauses; and those that lose phrases of a clause."""
+    bare = re.sub(r"\s+\([^()]+\)", "", text)
+
+    def heads(ends: Iterable[re.Match[str]]) -> list[str]:
+        found = []
+        for end in ends:
+            head, rest = bare[: end.start()], bare[end.end() :]
+            listed = head.endswith(",") and ":" in head and not re.match(_RELATIVE, rest)
+            if not listed and count_words(head) >= FEWEST_WORDS:
+                found.append(head.rstrip(" ,;:"))
+        return found[::-1]
+
+    return [text, bare, *heads(_CLAUSES.finditer(bare))], heads(_PHRASES.finditer(bare))
 
 
 def shorten(text: str, most: int) -> str:
-    """A sentence of at most `most` words: without its brackets, then without its last clauses."""
-    if count_words(text) <= most:
-        return text
-    text = re.sub(r"\s+\([^()]+\)", "", text)
-    parts = ([p] if re.match(_RELATIVE, p) else _PHRASES.split(p) for p in _PARTS.split(text))
-    clauses = [clause for part in parts for clause in part]  # relative ones whole, else phrases
-    kept = clauses[0]
-    for clause in clauses[1:]:
-        if count_words(f"{kept} {clause}") > most:
-            break
-        kept = f"{kept} {clause}"
-    if count_words(kept) < most / 2:
-        kept = text
-    if kept[-1] == "," and count_words(head := kept.partition(":")[0]) >= most / 2:
-        kept = head  # a part of a list reads like all of it
-    broken = kept != text and kept[-1] not in ",;:"
-    kept = kept.partition(" than ")[0]
-    words_of, long = kept.rstrip(" ,;:").split(" "), count_words(kept) > most
-    dropped: list[str] = []
-    while count_words(" ".join(words_of)) > most or (
-        (broken or long) and words_of[-1].lower() in _LEADING_ON
-    ):
-        dropped.append(words_of.pop().rstrip(",;:"))
-    if "not" in dropped and "that" in words_of:  # else the clause would say the opposite
-        del words_of[-1 - words_of[::-1].index("that") :]
-    kept = " ".join(words_of).rstrip(" ,;:")
-    head, _, last = kept.rpartition(" and ")
-    if dropped and last.isalpha() and count_words(head) >= most / 2:
-        return head  # else a verb has lost its object
-    return kept + " …" * long
+    """A sentence of at most `most` words: the longest of its `shorter_forms` that fits, else the
+    first words of the shortest that loses no phrase."""
+    whole, parts = shorter_forms(text)
+    cut = (f"{' '.join(whole[-1].split()[:most])} …",)
+    return next(form for form in (*whole, *parts, *cut) if count_words(form) <= most)
 
 
 def count_words(text: str) -> int:

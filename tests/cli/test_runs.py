@@ -1,6 +1,7 @@
 """Runs that lie in the current folder: the latest, and a list."""
 
 import os
+import shutil
 
 import pytest
 
@@ -42,6 +43,13 @@ def test_a_folder_of_runs_is_listed_with_how_to_open_the_latest(three, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [line.rpartition("/")[2] for line in lines] == ["newest", "older", "oldest", "newest"]
     assert lines[-1] == "evenstep diagnose evenstep-runs/newest"
+
+
+def test_the_only_run_of_a_folder_is_opened(three, capsys):
+    for name in ("older", "oldest"):
+        shutil.rmtree(three / "evenstep-runs" / name)
+    assert main(["diagnose", "evenstep-runs"]) == 2  # it holds no trace, and that is what is said
+    assert "the only run: evenstep-runs/newest" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

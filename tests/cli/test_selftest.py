@@ -24,6 +24,13 @@ def test_a_rank_is_held_and_what_was_found_is_told(capsys, tmp_path, monkeypatch
     assert list((tmp_path / "run").glob("attempt-000/rank-*.spool"))
 
 
+def test_a_folder_that_cannot_be_written_is_refused_before_the_training(capsys, tmp_path):
+    pytest.importorskip("torch")
+    (tmp_path / "file").touch()
+    assert main(["selftest", "--out", str(tmp_path / "file" / "run")]) == 2
+    assert capsys.readouterr().err.startswith("evenstep: cannot write into ")
+
+
 @pytest.mark.parametrize(("ranks", "works"), [([1], True), ([0], False), ([0, 1], False)])
 def test_naming_any_other_rank_is_a_failure(ranks, works, monkeypatch, capsys):
     finding = SimpleNamespace(severity=0.5, where=SimpleNamespace(ranks=ranks))

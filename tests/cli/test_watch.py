@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -107,8 +108,22 @@ def test_ctrl_c_ends_it_without_a_word(start, run):
 
 
 def test_once_sums_a_node_up_and_ends(command, run):
-    assert command("watch", run, "--aggregate", "--once").returncode == 0
-    assert list((run / "live").iterdir())
+    done = command("watch", run, "--aggregate", "--once")
+    assert done.returncode == 0
+    (place,) = (run / "live").iterdir()
+    assert done.stderr.startswith("evenstep: wrote a summary of ")
+    assert done.stderr.endswith(f" ranks to {place}\n")
+
+
+def test_once_without_a_rank_of_this_host_is_refused(command, run, tmp_path):
+    """As on a node from which nothing has been copied: nothing is written."""
+    for each in run.glob("attempt-*"):
+        shutil.rmtree(each)
+    (run / "live").mkdir()
+    (run / "live" / "node-other.bin").touch()
+    done = command("watch", run, "--aggregate", "--once", "--into", tmp_path / "sums")
+    assert (done.returncode, "no rank of" in done.stderr) == (2, True)
+    assert not (tmp_path / "sums").exists()
 
 
 @pytest.mark.parametrize("arguments", [["--every", "0"], ["--port", "0"], ["--port", "http"]])

@@ -179,7 +179,8 @@ def test_batches_that_are_late_at_the_beginnings_of_epochs_are_told_of_these_ste
 
 @styles
 @pytest.mark.parametrize(
-    ("phase", "word"), [(Phase.CHECKPOINT, "writes a checkpoint"), (Phase.EVALUATION, "evaluates")]
+    ("phase", "word"),
+    [(Phase.CHECKPOINT, "writing a checkpoint"), (Phase.EVALUATION, "evaluating")],
 )
 def test_what_rank_0_does_alone_while_the_others_wait_is_a_checkpoint_stall(
     world, phase, word, worst
@@ -385,3 +386,23 @@ def test_a_rank_that_was_late_once_is_told_with_these_steps(last, told):
     table[5 : last + 1, 1] = 300 * MS
     (found,) = diagnose(world.delayed(Phase.FORWARD, table).trace()).findings
     assert f"enters last in {told}: " in found.cause
+
+
+@pytest.mark.parametrize(
+    ("late", "told"), [(slice(25, None), "from step 25 on"), (slice(0, 30), "up to step 29")]
+)
+def test_lateness_that_begins_or_ends_within_the_run_is_told_with_that_step(late, told):
+    world = World(noise=0.01, style="blocking")
+    table = world.everywhere()
+    table[late, 1] = 30 * MS
+    (found,) = diagnose(world.delayed(Phase.BACKWARD, table).trace()).findings
+    assert f"enters last {told}: " in found.cause
+
+
+def test_a_late_rank_without_phases_is_compared_with_others_machine_and_program():
+    """Where in the step it is late, and so whether by its program, nothing tells."""
+    world = World(noise=0.01, phases=False, style="blocking")
+    slow = world.slow(1, Phase.FORWARD, 20 * MS, computing=True)
+    found = diagnose(slow.trace()).findings[0]
+    assert "in the step (no phases tell where)" in found.cause
+    assert found.options[0].action.startswith("compare rank 1 with another: its machine (clocks")

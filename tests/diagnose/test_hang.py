@@ -213,6 +213,13 @@ def test_a_smaller_last_batch_is_told_by_its_sizes_and_what_mends_it():
     assert "drop_last" in finding.options[0].action
 
 
+def test_sizes_that_are_both_new_are_mended_as_sizes():
+    """Nothing tells whose is wrong, and the cause ends with the sizes."""
+    finding = hang_of(hung(TWO, {0: {"bytes_in": 4000}, 1: {"bytes_in": 8}}))
+    assert finding.title == "Ranks 0 and 1 brought different sizes to all_reduce"
+    assert "drop_last" in finding.options[0].action
+
+
 def test_who_hangs_in_another_group_is_a_victim():
     world = World(ranks=4, style="grid", tensor_parallel=2)
     # dp0 = (0, 2), dp1 = (1, 3), tp0 = (0, 1), tp1 = (2, 3): 0 waits for 2 in dp0, and so 1 for 0

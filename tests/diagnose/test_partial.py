@@ -31,6 +31,14 @@ def test_a_trace_without_a_record_is_nothing_to_judge():
     assert len(step_table(empty)) == 0
 
 
+def test_the_lateness_of_a_step_is_the_most_at_any_of_its_collectives():
+    """Behind the first collective of a blocking step all ranks begin alike."""
+    late = World(style="blocking").slow(1, Phase.BACKWARD, 50 * MS, bucket=2)
+    table = step_table(late.trace())
+    lateness = table.lateness_ns[table["rank"] == 1]
+    assert np.median(lateness) == pytest.approx(50 * MS, rel=0.01)
+
+
 def test_one_step_names_a_rank_but_not_how_it_recurs():
     diagnosis = diagnose(World(steps=1).slow(1, Phase.BACKWARD, 50 * MS).trace())
     finding = diagnosis.findings[0]

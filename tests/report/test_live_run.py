@@ -142,6 +142,16 @@ def test_waits_that_one_rank_alone_can_tell_are_no_share_of_all(watched, run):
     assert "wait" not in seen.shares
 
 
+def test_a_late_rank_is_named_though_steps_are_of_two_kinds(watched, run):
+    """What all ranks share in a step, as of two models in turn, is no scatter of its lateness."""
+    ranks = [LiveRank(run, rank) for rank in range(4)]
+    for step in range(40):
+        for rank, live in enumerate(ranks):
+            live.steps(1, own_ms=(20 if step % 2 else 80) + 10 * (rank == 2))
+    found = watched.look().findings
+    assert [(f.mode, f.ranks) for f in found] == [("straggler", (2,))]
+
+
 def test_ranks_that_take_turns_are_not_called_stragglers(watched, run):
     ranks = [LiveRank(run, rank) for rank in range(4)]
     for step in range(40):

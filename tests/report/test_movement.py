@@ -76,12 +76,11 @@ def test_blame_that_is_spread_over_all_is_not_pinned_on_anyone() -> None:
     assert said(blame={**even, "largest_delay": None}) == []
 
 
-def test_the_critical_path_says_whether_it_moves() -> None:
-    bounds = [{"rank": 2, "node": "a", "phase": "backward", "share": 0.6}]
-    (line,) = said(critical_path={"bounds": bounds, "moves_share": 0.5})
-    assert line.endswith(
-        "rank 2 in backward (60 % of steps), and moves to another rank in 50 % of them"
-    )
+def test_what_moves_among_all_ranks_names_none() -> None:
+    culprits = [{"rank": rank, "share": 0.11} for rank in range(6)]
+    even = {**BLAME, "culprits": culprits, "drift": None, "largest_delay": None}
+    (line,) = said(blame=even)
+    assert line == "of 85.8 s of waiting, no rank causes most"
 
 
 @pytest.mark.parametrize(
@@ -102,3 +101,4 @@ def test_checkpoints_say_how_often_they_help() -> None:
     found = {"reset": 1, "unchanged": 3, "amplified": 0, "events": []}
     (line,) = said(checkpoints=found)
     assert line == "after checkpoints and restarts the run is steadier 1 time, as before 3 times"
+    assert said(checkpoints={"reset": 0, "unchanged": 3, "amplified": 0, "events": []}) == []

@@ -113,18 +113,19 @@ def _write_page(args: argparse.Namespace, told: DiagnosedTrace, trace: Trace) ->
 
 
 def _default_run(args: argparse.Namespace) -> list[str]:
-    """Put the latest run into `args.traces`; of a folder of runs, return the lines that list it.
+    """Put the latest run into `args.traces`; of a folder of several, return the lines that list it.
     Raises `UsageError` if there is none, or the format needs a single one."""
     place = args.traces[0] if args.traces else Path()
     if args.traces and (is_run(place) or not place.is_dir()):
         return []
-    if args.traces and (held := traces.inside(place)):
+    held = traces.inside(place) if args.traces else []
+    if len(held) > 1:
         if args.json or args.markdown or args.html is not None:
             raise UsageError(f"{place} holds {len(held)} runs; name one of them, such as {held[0]}")
         return list(traces.list_runs(place))
-    found = traces.latest(place)
+    found = held[0] if held else traces.latest(place)
     if found is not None:
-        say(f"the latest run: {found}")
+        say(f"the {'only' if held else 'latest'} run: {found}")
         args.traces = [found]
     elif not args.traces:
         raise UsageError(

@@ -117,7 +117,8 @@ def _dispatch(argv: list[str]) -> int:
     if command is None:
         near = nearest(first, (command.name for command in COMMANDS))
         hint = f"did you mean {near!r}?" if near else "`evenstep --help` lists them"
-        raise UsageError(f"there is no command {first!r}; {hint}")
+        kind = "option" if first.startswith("-") else "command"
+        raise UsageError(f"there is no {kind} {first!r}; {hint}")
     try:
         return _run(command, argv[1:])
     except ModuleNotFoundError as error:

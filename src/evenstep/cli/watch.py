@@ -22,6 +22,7 @@ from evenstep.watch.run import LiveRun
 from evenstep.watch.terminal import View, lines, status_line
 from evenstep.watch.tree import encode, follow, summary_path, write_summary
 from evenstep.watch.web import LiveServer, page_frame, tunnel_command
+from evenstep.words import plural
 
 
 def main(args: argparse.Namespace) -> int:
@@ -73,7 +74,8 @@ def run_folder(path: Path) -> Path:
 def _aggregate(path: Path, into: Path, every_s: float, *, once: bool) -> None:
     """Write summaries of this node's ranks until some time after they have ended."""
     run, place = LiveRun(path.absolute(), here=True), summary_path(into, hostname())
-    say(f"writing summaries of the ranks of {hostname()} to {place}")
+    if not once:
+        say(f"writing summaries of the ranks of {hostname()} to {place} while the job runs")
     over = RestartGrace()
     for _ in _refreshes(every_s):
         run.refresh()
@@ -83,6 +85,10 @@ def _aggregate(path: Path, into: Path, every_s: float, *, once: bool) -> None:
                 write_summary(place, encode(run, hostname()))
         ended = bool(run.states) and all(state.closed for state in run.states)
         died = bool(run.states) and all(state.closed or state.gone for state in run.states)
+        if once and not run.states:
+            raise TraceError(f"no rank of {hostname()} has started in {path}")
+        if once:
+            say(f"wrote a summary of {plural(len(run.states), 'rank')} to {place}")
         if once or over.is_out(ended=ended, died=died):
             break
 

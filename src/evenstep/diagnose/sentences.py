@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
+from itertools import product
 from math import isnan, nan
 from pathlib import Path
 from string import Formatter
@@ -133,7 +134,7 @@ def _option(texts: Sequence[str], gain: Share | None, numbers: Mapping[str, Any]
 CERTAIN, LIKELY = 0.95, 0.7  # confidence from which a finding is called so
 MOST_WORDS = 35  # of a verdict, without numbers and signs
 HEAD_WORDS = MOST_WORDS // 2  # of these, of what ended a job
-FEWEST_WORDS = 5  # of a cause or an action
+ENOUGH_WORDS = 8  # of a cause or an action
 _NAMED_BEFORE = re.compile(r"^ranks? [\d, and-]+(?: and \d+ more)?(?: \([^()]*\))?:? ")
 _FOLDERS = re.compile(r"\S*/")
 VERDICT_PARTS = ("who", "cost", "why", "action")
@@ -176,20 +177,22 @@ class Verdict:
         return " ".join(words.capital(part).rstrip(" .…") + "." for part in parts if part)
 
     def within(self, most: int, why: str, action: str) -> Verdict:
-        """The verdict with this cause and action, shortened to so many words in all: about evenly,
-        and none within a clause where that is possible."""
-        left = most - words.count_words(str(replace(self, why=".", action=".")))
-        if left < 2 * FEWEST_WORDS and self.fabric:
-            return replace(self, fabric="").within(most, why, action)
-        parts = range(FEWEST_WORDS, max(left - FEWEST_WORDS, FEWEST_WORDS) + 1)
-        evenly = sorted(parts, key=lambda part: abs(part - left // 2))
-        told = [self._shortened(left, part, why, action) for part in evenly]
-        return next((one for one in told if "…" not in one.why + one.action), told[0])
-
-    def _shortened(self, left: int, part: int, why: str, action: str) -> Verdict:
-        action = words.shorten(action, part)
-        why = words.shorten(why, max(left - words.count_words(action), FEWEST_WORDS))
-        return replace(self, why=why, action=action)
+        """The verdict with this cause and action in so many words in all: cut within no clause if
+        that is possible, neither short to spare the sentence on the fabric; then about evenly."""
+        forms = [list(enumerate(words.shorter_forms(text))) for text in (why, action)]
+        found = []
+        for one in (self, replace(self, fabric="")):
+            left = most - words.count_words(str(replace(one, why=".", action=".")))
+            for (lost, causes), (missed, actions) in product(*forms):
+                for cause, act in product(causes, actions):
+                    shorter, longer = sorted(map(words.count_words, (cause, act)))
+                    key = (max(lost, missed), -min(shorter, ENOUGH_WORDS), not one.fabric, -shorter)
+                    if shorter + longer <= left:
+                        found.append((key, replace(one, why=cause, action=act)))
+        if found:
+            return min(found, key=lambda each: each[0])[1]
+        half = max(left // 2, words.FEWEST_WORDS)
+        return replace(one, why=words.shorten(why, half), action=words.shorten(action, half))
 
 
 def verdict(findings: Sequence[Finding], summary: Mapping[str, Any], fabric: str = "") -> Verdict:

@@ -135,8 +135,8 @@ def _is_certain(window: RankWindow, late: Array, chosen: Sequence[int]) -> bool:
 
 
 def _turns(run: FollowedRun) -> Iterator[LiveFinding]:
-    """If no rank is always late: the mean excess of the slowest rank's work over the median, as a
-    share of a step."""
+    """If no rank is always late: the mean excess of the slowest rank's work over the median, beyond
+    what the latest rank has in the mean, as a share of a step."""
     window, table = run.window, run.steps
     if len(window.ranks) < 2:
         return
@@ -146,7 +146,7 @@ def _turns(run: FollowedRun) -> Iterator[LiveFinding]:
     if np.count_nonzero(common) < FEWEST_STEPS:
         return
     excess = (table.most_work_ns - table.work_ns)[common]
-    lost = float(excess.mean() / np.median(window.step_ns))
+    lost = float((excess.mean() - lateness_ns(run).max()) / np.median(window.step_ns))
     if lost > TURNS:
         text = f"ranks are late in turns, which costs {percent(lost)} of a step"
         yield LiveFinding("synchronization_amplification", (), lost, text)

@@ -26,7 +26,7 @@ class RankWindow:
     ranks: Array
     step_ns: Array
     work_ns: Array  # step without waiting, transfer and pacing
-    error_ns: Array  # standard error of work_ns; NaN for a single step
+    error_ns: Array  # standard error of work_ns beside the others'; NaN for a single step
     sync_ns: Array
     wait_ns: Array  # NaN if unknown
     held_ns: Array
@@ -78,7 +78,7 @@ def rank_window(steps: Mapping[int, Array]) -> RankWindow:
     sync = phases[:, int(Phase.SYNC)]
     work = np.maximum(step - sync - held, 0.0)
     blocked = rows["phase_ns"][:, int(Phase.SYNC)].astype(np.float64) + rows["held_ns"]
-    apart = rows["step_sum_ns"] - blocked - np.repeat(work, counts)
+    apart = _not_shared(rows, rows["step_sum_ns"] - blocked - np.repeat(work, counts))
     with np.errstate(invalid="ignore", divide="ignore"):
         waits = np.where(known > 0, np.minimum(wait / known, sync), np.nan)
         error = np.sqrt(mean(apart**2) / (counts - 1))
@@ -88,6 +88,16 @@ def rank_window(steps: Mapping[int, Array]) -> RankWindow:
         last_step=np.array([int(rows_["first_step"][-1]) for rows_ in tails], np.int64),
         counts=counts,
     )  # fmt: skip
+
+
+def _not_shared(rows: Array, apart: Array) -> Array:
+    """What each rank's step differs by from its mean, without what the ranks share in that step (as
+    of steps of two kinds), which makes none of them late; as wide as if the mean were known."""
+    _, step = np.unique(rows["first_step"], return_inverse=True)
+    ranks = np.bincount(step)
+    shared = np.where(ranks > 1, np.bincount(step, apart) / ranks, 0.0)
+    known = np.where(ranks > 1, (ranks - 1) / ranks, 1.0)  # a rank alone shares nothing
+    return np.asarray((apart - shared[step]) / np.sqrt(known)[step])
 
 
 def _in_the_loop(steps: Array) -> Array:

@@ -264,8 +264,8 @@ def regimes(grid: StepGrid) -> dict[str, Any] | None:
 def step_table(trace: Trace, grid: StepGrid | None = None) -> Columns:
     """Columns rank, step, start_ns, end_ns (common time), wait_ns, lateness_ns, phase_*_ns.
 
-    `lateness_ns` is how much later than the earliest rank the step's first collective was entered;
-    nan where the step has none. `phase_other_ns` is the time in no phase; with `phase_sync_ns`, the
+    `lateness_ns` is how long after the earliest rank a collective of the step was reached, the most
+    of all; nan without any. `phase_other_ns` is the time in no phase; with `phase_sync_ns`, the
     blocked time, the phases add up to the step.
     """
     grid = grid or step_grid(trace)
@@ -288,11 +288,13 @@ def step_table(trace: Trace, grid: StepGrid | None = None) -> Columns:
 
 
 def lateness(grid: StepGrid) -> Array:
-    """Arrival at the step's first shared collective after the earliest rank's. (steps, ranks)."""
-    arrival = np.full(grid.shape, np.nan)
+    """The latest arrival at a shared collective of the step, after the earliest rank's there.
+    (steps, ranks)."""
+    late, first = np.full(grid.shape, np.nan), np.full(len(grid.graph.operations), np.inf)
     table, rows = grid.graph.operations, grid.graph.rows
     shared = table.whole & (table.members > 1) & ~table.message
     rows = rows.select(np.append(shared, False)[rows.enter])
     step = np.searchsorted(grid.steps, grid.graph.steps[rows["index"]])
-    np.fmin.at(arrival, (step, rows.lane), rows.at_ns.astype(float))
-    return np.asarray(arrival - np.fmin.reduce(arrival, axis=1, keepdims=True, initial=np.nan))
+    np.minimum.at(first, rows.enter, rows.at_ns)
+    np.fmax.at(late, (step, rows.lane), rows.at_ns - first[rows.enter])
+    return late

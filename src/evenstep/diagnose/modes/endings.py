@@ -97,7 +97,8 @@ def _of_places(case: Case, places: list[Stuck], *, circle: bool) -> Finding:
     sure = 0.9 if place.missing or place.different else 0.6 if place.untraced else 0.5
     rest = "missing" if place.missing else "untraced" if place.untraced else "transport"
     cause = _circle(trace, places) if circle else _cause(case, place)
-    differs = "sizes" if cause.endswith(NEW) else "different"
+    shifts = {out_of_step(trace, place, rank) for rank in place.different}
+    differs = "sizes" if sizes_differ(place) and shifts <= {"", NEW} else "different"
     what = differs if place.different else "ended" if ended else "circle" if circle else rest
     return _ending(
         "hang", round(min(sum(_share(case, one) for one in places), 1.0), 4), place.step,

@@ -78,7 +78,7 @@ def _late_saving(case: Case) -> list[Finding]:
             "steps": int(cells.any(axis=1).sum()), "all": len(case.grid.steps),
             "wait": case.victims(cells)[1], "length": length_ns,
             "what": "checkpoints stop" if saves else "evaluation stops",
-            "does": "writes a checkpoint" if saves else "evaluates",
+            "does": "writing a checkpoint" if saves else "evaluating",
         },
         options=["save" if saves else "evaluate"],
         evidence=[Evidence("phase_length", length_ns, 0, "ns")],

@@ -139,16 +139,15 @@ def _all_alike(case: Case, cells: Array) -> bool:
 def _late(case: Case, cells: Array) -> list[Finding]:
     ranks, phase = case.culprits(cells), case.main_phase(cells)
     pattern = pattern_of(cells & np.isin(case.grid.ranks, ranks))
-    turning, excess = pattern == "rotating", case.mean_excess_ns(cells)
+    turning, excess, told = pattern == "rotating", case.mean_excess_ns(cells), _told(case, cells)
     # who is late in one place and early in another is waited for as if it were only late
-    more = max(excess, float(case.delays.loss_ns[Cause.WORK][cells].mean()))
+    more = max(case.mean_excess_ns(told), float(case.delays.loss_ns[Cause.WORK][told].mean()))
     place, many = _place(case, cells, phase, excess), len(ranks) > words.RUNS_LISTED  # of names
     nodes = case.where(ranks).nodes
     several = nodes and len(case.trace.nodes) > 1
     alike = not turning and pattern != "chronic" and _all_alike(case, cells)
     kind = "turns" if turning else "anyone" if alike else ""
-    if not kind and (_everywhere(case, cells, excess) or place == words.IN_KERNELS):
-        kind = "kernels" if place == words.IN_KERNELS else "everywhere"
+    kind = kind or "everywhere" * (place != words.IN_KERNELS and _everywhere(case, cells, excess))
     outside = place in (words.PLACES[Phase.OPTIMIZER], words.PLACES[Phase.OTHER])  # of experts
     received = 0.0 if turning or alike or outside else _received(case, cells, ranks, excess)
     kind = "experts" if received else kind
@@ -159,24 +158,45 @@ def _late(case: Case, cells: Array) -> list[Finding]:
         nobody=alike,
         numbers={
             "waiting": case.waiting_in_words(cells) + waited_at(case.trace, case.victims(cells)[0]),
-            "often": _often(case, cells, pattern),
+            "often": _often(case, told, pattern),
             "turns": f"{len(ranks):,} ranks" if many else words.ranks(ranks), "more": more,
             "place": "in a step" if alike else place,
-            "there": "" if place == words.SOMEWHERE else f" {place}",
+            "there": f" {place}",
             "slow": TITLES.get(place, "slow steps"),
             "why": _other_hardware(case, ranks) or _computing(case, cells, ranks, more),
             "target": f"node {', '.join(nodes)}" if several else "it", "received": received,
         },
-        options=["share" if turning or alike else "find"] + ["drain"] * elsewhere,
+        options=[_remedy(case, cells, kind, place)] + ["drain"] * elsewhere,
         evidence=[*_phase_evidence(case, cells, ranks), *_peer_evidence(case, ranks[0])],
     )  # fmt: skip
 
 
+def _told(case: Case, cells: Array) -> Array:
+    """The cells that are told: of a rank that is always late those of half its usual lateness or
+    more, so that one that is late in a part of the run is told with that part alone."""
+    late = case.delays.late_ns[Cause.WORK]
+    return np.asarray(cells & (late >= MOST * np.median(late[cells])))
+
+
+def _remedy(case: Case, cells: Array, kind: str, place: str) -> str:
+    """The first option: whose place is not known may have a slow machine, unless it idles."""
+    if kind in ("turns", "anyone", "experts"):
+        return "experts" if kind == "experts" else "share"
+    if place == words.IN_KERNELS:
+        return "kernels"
+    unplaced = place == words.SOMEWHERE and not case.idles(cells)
+    return "compare" if kind == "everywhere" or unplaced else "find"
+
+
 def _often(case: Case, cells: Array, pattern: str | None) -> str:
-    """In which steps, unless in nearly all."""
-    hit, part = case.grid.steps[cells.any(axis=1)], float(cells.any(axis=1).mean())
-    if hit[-1] - hit[0] < len(hit) and part < MOST:
-        return f" in step{'s' * (len(hit) > 1)} {words.ranges([(hit[0], hit[-1])])}"
+    """In which steps, unless in nearly all: those of one stretch, or in how many."""
+    steps, late = case.grid.steps, np.asarray(cells.any(axis=1))
+    part, hit = float(late.mean()), np.flatnonzero(late)
+    if part < 1 - MINOR and late[hit[0] : hit[-1] + 1].mean() >= 1 - MINOR:
+        first, last = int(steps[hit[0]]), int(steps[hit[-1]])
+        if len(hit) > 1 and (last == steps[-1] or first == steps[0]):
+            return f" from step {first} on" if last == steps[-1] else f" up to step {last}"
+        return f" in step{'s' * (len(hit) > 1)} {words.ranges([(first, last)])}"
     if pattern == "chronic" and part < 1 - MINOR:
         return f" in {words.percent(part)} of the steps"
     return {"transient": " now and then", "bursty": " for stretches of steps"}.get(str(pattern), "")

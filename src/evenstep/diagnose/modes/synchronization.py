@@ -202,12 +202,12 @@ def synchronization_amplification(case: Case) -> list[Finding]:
     gain = share.value * (1 - 1 / np.sqrt(rounds))
     low, high = gain - (share.value - share.low), gain + (share.high - share.value)
     others = case.share(case.delays.all_loss_ns.sum(axis=1)).value >= levels.SMALLEST_SHARE
-    named = "apart from what other findings name, " if others else ""
+    named = " apart from what other findings name" if others else ""
     computed = float(case.grid.device_ns.sum()) >= levels.DOMINANT * float(case.grid.work_ns.sum())
     even = "work" if computed else "cores"  # on devices that are busy, hosts hardly matter
     return finding_of(
         case, "synchronization_amplification", Gain(share, case.costs.even),
-        numbers={"spread": spread, "apart": named, "factor": 1 + factor, "round": rounds},
+        numbers={"spread": spread, "apart": named, "round": rounds},
         projected=by_noise,
         options={even: share, "rounds": Share(gain, max(0.0, low), min(1.0, high))},
         evidence=[

@@ -16,13 +16,13 @@ from evenstep.words import (
     percent,
     plural,
     printable,
-    some_ranks,
 )
+from evenstep.words import ranks as named
 
 STEADY = 0.95  # share of steps of one regime from which others are not mentioned
 WORTH = 0.10  # smallest share of steps or of waiting that is mentioned
 MOVED = 0.5  # smallest share of the blame that moves between start and end of the run
-SHOWN = 4  # parts of a kind, slowest first
+SHOWN = 4  # ranks, or parts of a kind, slowest first
 _PARTS = (("stage", "stage"), ("dp_rank", "data-parallel rank"), ("optype", "operation"))
 
 
@@ -52,25 +52,15 @@ def regimes(found: Mapping[str, Any]) -> Iterator[str]:
     yield text
 
 
-def critical_path(found: Mapping[str, Any]) -> Iterator[str]:
-    """Name the ranks and phases on the critical path, and how often it moves."""
-    bounds = [row for row in found["bounds"] if row["share"] >= WORTH]
-    if not bounds:
-        return
-    said = [f"rank {row['rank']} in {row['phase']} ({percent(row['share'])}" for row in bounds]
-    text = f"the critical path runs through {'), '.join(said)} of steps)"
-    if (moves := found.get("moves_share") or 0.0) >= WORTH:
-        text += f", and moves to another rank in {percent(moves)} of them"
-    yield text
-
-
 def blame(found: Mapping[str, Any]) -> Iterator[str]:
     """Name the ranks that are waited for, changes over the run, and the largest delay."""
-    if culprits := [row for row in found["culprits"] if row["share"] >= WORTH]:
+    if culprits := [row for row in found["culprits"][:SHOWN] if row["share"] >= WORTH]:
         said = ", ".join(f"rank {row['rank']} ({percent(row['share'])})" for row in culprits)
-        yield f"of {duration(1e9 * found['rank_seconds'])} of waiting, most is for {said}"
+        most = sum(row["share"] for row in culprits) > MOVED
+        text = f"most is for {said}" if most else "no rank causes most"
+        yield f"of {duration(1e9 * found['rank_seconds'])} of waiting, {text}"
     if (drift := found.get("drift") or 0.0) >= MOVED:
-        yield f"the ranks waited for change: {percent(drift)} of the waiting moves to other ranks"
+        yield f"from start to end of the run {percent(drift)} of the waiting moves to other ranks"
     if event := found.get("largest_delay"):
         decay, victims = event.get("steps_to_decay"), event["victims_count"]
         lost = duration(1e9 * event["rank_seconds_lost"])
@@ -83,10 +73,11 @@ def blame(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def checkpoints(found: Mapping[str, Any]) -> Iterator[str]:
-    """Describe how steady the run is after checkpoints and restarts."""
+    """Describe how steady the run is after checkpoints and restarts, if not always as before."""
     words = {"reset": "steadier", "amplified": "less steady", "unchanged": "as before"}
-    known = [(text, found[name]) for name, text in words.items() if found.get(name)]
-    if parts := [f"{text} {plural(times, 'time')}" for text, times in known]:
+    known = {text: found[name] for name, text in words.items() if found.get(name)}
+    if {*known} - {"as before"}:
+        parts = (f"{text} {plural(times, 'time')}" for text, times in known.items())
         yield f"after checkpoints and restarts the run is {', '.join(parts)}"
 
 
@@ -128,7 +119,6 @@ def ports(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 _SENTENCES: Mapping[str, Callable[[Any], Iterator[str]]] = {
     "growth": growth,
     "regimes": regimes,
-    "critical_path": critical_path,
     "blame": blame,
     "checkpoints": checkpoints,
     "asynchrony": asynchrony,
@@ -144,7 +134,7 @@ def pacing(found: Mapping[str, Any]) -> Iterator[str]:
     yield from _part(found)
     if ranks := found["held_ranks"]:
         yield (
-            f"pacing delayed {_ranks(ranks)} in {percent(found['held_share'])} of the paced ranks' "
+            f"pacing delayed {named(ranks)} in {percent(found['held_share'])} of the paced ranks' "
             f"steps, by {duration(found['held_mean_ns'])} on average"
         )
         if is_known(lost := found["lost_at_most"]):
@@ -165,8 +155,8 @@ def _part(found: Mapping[str, Any]) -> Iterator[str]:
         return
     chosen = f", as chosen ({found['part']})" if found.get("part") else ""
     yield (
-        f"only {_ranks(beside['paced']['ranks'])} may be paced{chosen}; "
-        f"{_ranks(beside['unpaced']['ranks'])} only decided and recorded"
+        f"only {named(beside['paced']['ranks'])} may be paced{chosen}; "
+        f"{named(beside['unpaced']['ranks'])} only decided and recorded"
     )
     yield f"{_kind('paced', beside['paced'])}; {_kind('unpaced', beside['unpaced'])}"
 
@@ -195,10 +185,6 @@ def _effect(effect: Mapping[str, Any]) -> str:
             "so fix the cause instead"
         )
     return f"throughput with pacing, from {pairs}: {span}; {says}"
-
-
-def _ranks(ranks: list[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {some_ranks(ranks)}"
 
 
 def describe_actions(summary: Mapping[str, Any]) -> Iterator[str]:

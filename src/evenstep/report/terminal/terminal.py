@@ -27,8 +27,8 @@ from evenstep.words import (
     printable,
     ranges,
     some,
-    some_ranks,
 )
+from evenstep.words import ranks as culprits
 
 if TYPE_CHECKING:
     from evenstep.diagnose.predict.what_if import WhatIfGain
@@ -137,7 +137,8 @@ def goodput(diagnosis: Diagnosis) -> str:
     if not found:
         return ""
     lost = sorted(found["lost"].items(), key=lambda item: -item[1])
-    parts = [f"{name.replace('_', ' ')} {percent(share)}" for name, share in lost if share > 0]
+    named = {"init": "initialization", "lost_work": "lost work"}
+    parts = [f"{named.get(name, name)} {percent(share)}" for name, share in lost if share > 0]
     text = f"goodput {percent(found['share'])} of {duration(1e9 * found['elapsed_s'])}"
     return f"{text}; lost to {', '.join(parts)}" if parts else text
 
@@ -163,8 +164,7 @@ def where(finding: Finding) -> str:
     place = finding.where
     parts = []
     if place.ranks:
-        word = "rank" if len(place.ranks) == 1 else "ranks"
-        parts.append(f"{word} {some_ranks(place.ranks)}")
+        parts.append(culprits(place.ranks))
     for word, names in (("node", place.nodes), ("link", place.links), ("group", place.groups)):
         if names:
             parts.append(f"{word}{'s' if len(names) > 1 else ''} {some(names)}")
@@ -197,9 +197,11 @@ def evidence(finding: Finding) -> str:
     """Render the first pieces of evidence, each with the value of a healthy run."""
     parts = []
     for item in finding.evidence[:EVIDENCE]:
-        text = f"{item.metric.replace('_', ' ')} {measure(item.measured, item.unit)}"
+        name = item.metric.replace("_", " ")
+        unit = "" if item.unit in name.split() else item.unit  # ranks waiting: 15, not 15 ranks
+        text = f"{name} {measure(item.measured, unit)}"
         if is_known(item.expected):
-            text += f" (expected {measure(item.expected, item.unit)})"
+            text += f" (expected {measure(item.expected, unit)})"
         parts.append(text)
     return "; ".join(parts)
 
