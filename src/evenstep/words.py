@@ -168,14 +168,6 @@ def _pair(run: str) -> list[str]:
     return [first, last] if last and int(last) == int(first) + 1 else [run]
 
 
-def some_ranks(ranks: Sequence[int]) -> str:
-    """Ranks as ranges, only the first few of many: 0-3,8 or 0,5,9,14,20,22,30,41,… (96 in all)."""
-    runs = format_ranks(ranks).split(",")
-    if len(runs) <= RUNS_LISTED:
-        return ",".join(runs)
-    return f"{','.join(runs[:RUNS_LISTED])},… ({len(ranks):,} in all)"
-
-
 def some(names: Sequence[str]) -> str:
     """Names, only the first few of many: gpu01, gpu02, gpu03, gpu04 and 12 more."""
     shown = ", ".join(names[:NAMES_LISTED])

@@ -180,12 +180,10 @@ def _told(case: Case, cells: Array) -> Array:
 
 def _remedy(case: Case, cells: Array, kind: str, place: str) -> str:
     """The first option: whose place is not known may have a slow machine, unless it idles."""
-    if kind in ("turns", "anyone", "experts"):
-        return "experts" if kind == "experts" else "share"
-    if place == words.IN_KERNELS:
-        return "kernels"
     unplaced = place == words.SOMEWHERE and not case.idles(cells)
-    return "compare" if kind == "everywhere" or unplaced else "find"
+    usual = "kernels" if place == words.IN_KERNELS else "compare" if unplaced else "find"
+    known = {"turns": "share", "anyone": "share", "experts": "experts", "everywhere": "compare"}
+    return known.get(kind, usual)
 
 
 def _often(case: Case, cells: Array, pattern: str | None) -> str:
@@ -194,8 +192,10 @@ def _often(case: Case, cells: Array, pattern: str | None) -> str:
     part, hit = float(late.mean()), np.flatnonzero(late)
     if part < 1 - MINOR and late[hit[0] : hit[-1] + 1].mean() >= 1 - MINOR:
         first, last = int(steps[hit[0]]), int(steps[hit[-1]])
-        if len(hit) > 1 and (last == steps[-1] or first == steps[0]):
-            return f" from step {first} on" if last == steps[-1] else f" up to step {last}"
+        if last == steps[-1] > first:
+            return f" from step {first} on"
+        if first == steps[0] < last:
+            return f" up to step {last}"
         return f" in step{'s' * (len(hit) > 1)} {words.ranges([(first, last)])}"
     if pattern == "chronic" and part < 1 - MINOR:
         return f" in {words.percent(part)} of the steps"

@@ -20,7 +20,7 @@ from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
-from evenstep.words import some_ranks
+from evenstep.words import ranks as named
 
 #: Byte counters: list of their devices in `locality`, key of the speed there, direction.
 COUNTERS = {
@@ -157,7 +157,7 @@ def hosts(trace: Trace, clocks: Clocks) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = [
         {
             "host": trace.ranks[ranks[0]].node,
-            "ranks": some_ranks(ranks),
+            "ranks": named(ranks).partition(" ")[2],
             "reference": clock == clocks.reference,
             **_bars(clocks.by_rank.get(ranks[0])),
         }

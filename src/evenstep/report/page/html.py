@@ -35,7 +35,7 @@ from evenstep.report.terminal.sentences import describe_actions, stragglers
 from evenstep.trace.columns import Columns, rows_by_key
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from evenstep.trace.trace import Trace
-from evenstep.words import is_known, some_ranks
+from evenstep.words import is_known
 
 #: In the order in which they are joined to the page's script.
 SCRIPTS = (
@@ -225,7 +225,10 @@ def _names(trace: Trace, shown: Timeline) -> dict[str, Any]:
     codes: dict[str, Any] = {"kinds": Kind, "ops": Op, "phases": Phase, "flags": Flag}
     return {
         "names": {index: name for index, name in enumerate(trace.names) if index in used},
-        "groups": [{"name": one.name, "ranks": some_ranks(one.ranks)} for one in trace.groups],
+        "groups": [
+            {"name": one.name, "ranks": words.ranks(one.ranks).partition(" ")[2]}
+            for one in trace.groups
+        ],
         "nodes": {rank: info.node for rank, info in trace.ranks.items()},
         **{
             key: {name.lower(): int(value) for name, value in numbers.__members__.items()}

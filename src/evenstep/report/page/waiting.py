@@ -15,7 +15,8 @@ from evenstep.diagnose.lateness.dynamics import critical_path
 from evenstep.report.page.sheet import Chart
 from evenstep.trace.columns import Array, Columns
 from evenstep.trace.trace import Trace
-from evenstep.words import some, some_ranks
+from evenstep.words import ranks as named
+from evenstep.words import some
 
 MOST_CELLS_A_SIDE = 128
 BOUNDS = 20_000  # steps of the critical path; of more, every n-th
@@ -100,7 +101,9 @@ def _places(
     return [
         {
             "name": " to ".join(dict.fromkeys((hosts[first], hosts[first : first + width][-1]))),
-            "ranks": some_ranks([rank for rank, place in place_of.items() if place == at]),
+            "ranks": named([rank for rank, place in place_of.items() if place == at]).partition(
+                " "
+            )[2],
             "groups": some(list(dict.fromkeys(filter(None, groups.get(at, []))))),
         }
         for at, first in enumerate(range(0, len(hosts), width))
