@@ -49,8 +49,8 @@ def watch(parser: Parser) -> None:
     --web serves the view as a page on localhost. q or Ctrl-C ends watching, not the job.
 
     For thousands of ranks, or if traces are on local disks, start --aggregate once on each node. It
-    prints nothing, but writes a summary of the node's ranks every second to a small file in RUN (or
-    in the run folder given with --into). `evenstep watch RUN` on any machine then shows the whole
+    writes a summary of the node's ranks every second to a small file in RUN (or in the run folder
+    given with --into). `evenstep watch RUN` on any machine then shows the whole
     job."""
     parser.value("run", "RUN", Path, "")
     parser.flag("--once", "show the current state and exit")

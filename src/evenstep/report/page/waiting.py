@@ -101,9 +101,7 @@ def _places(
     return [
         {
             "name": " to ".join(dict.fromkeys((hosts[first], hosts[first : first + width][-1]))),
-            "ranks": named([rank for rank, place in place_of.items() if place == at]).partition(
-                " "
-            )[2],
+            "ranks": named([rank for rank, its in place_of.items() if its == at]).partition(" ")[2],
             "groups": some(list(dict.fromkeys(filter(None, groups.get(at, []))))),
         }
         for at, first in enumerate(range(0, len(hosts), width))
