@@ -26,7 +26,7 @@ def test_too_few_pairs_get_no_interval():
 
 def test_ranks_and_delays_are_named():
     assert next(pacing(found())) == (
-        "pacing delayed ranks 0-1,3 in 40 % of the paced ranks' steps, by 2 ms on average"
+        "pacing delayed ranks 0, 1 and 3 in 40 % of the paced ranks' steps, by 2 ms on average"
     )
 
 
@@ -44,7 +44,8 @@ def test_a_part_of_the_job_is_named_and_compared_with_the_rest():
     }
     said = list(pacing(found(part="ranks 0-1", beside=beside)))
     assert said[0] == (
-        "only ranks 0-1 may be paced, as chosen (ranks 0-1); ranks 2-3 only decided and recorded"
+        "only ranks 0 and 1 may be paced, as chosen (ranks 0-1); "
+        "ranks 2 and 3 only decided and recorded"
     )
     assert said[1] == (
         "paced ranks: steps of 100 ms, CV 0.1, delayed 5 % of the time; "

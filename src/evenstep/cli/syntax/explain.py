@@ -12,8 +12,8 @@ from evenstep.cli.arguments import Parser, address, command, price, severity, st
 def diagnose(parser: Parser) -> None:
     """Report which rank, node or link a run waited for, the cost, the cause and the fix.
 
-    Without TRACE, the latest run in ./evenstep-runs is diagnosed; a folder of several is listed. The
-    report has fifteen lines; --verbose prints all of it, --html FILE writes a page.
+    Without TRACE, the latest run in ./evenstep-runs is diagnosed; a folder of several is listed.
+    The report has fifteen lines; --verbose prints all of it, --html FILE writes a page.
 
     A TRACE is EXPECTED: one file per rank or a folder of them, compressed or not. The format is
     detected from the content. Files of one format form one trace, and so do the spools of one

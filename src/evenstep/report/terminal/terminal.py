@@ -164,7 +164,7 @@ def where(finding: Finding) -> str:
     place = finding.where
     parts = []
     if place.ranks:
-        parts.append(culprits(place.ranks))
+        parts.append(culprits(sorted(place.ranks)))
     for word, names in (("node", place.nodes), ("link", place.links), ("group", place.groups)):
         if names:
             parts.append(f"{word}{'s' if len(names) > 1 else ''} {some(names)}")
