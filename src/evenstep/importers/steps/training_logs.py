@@ -121,11 +121,13 @@ class LogKind(NamedTuple):
     window: float  # steps whose mean a line has: those since the last line, or as many
     patterns: Sequence[re.Pattern[str]]
     bare: re.Pattern[str] | None
+    guard: re.Pattern[str]  # with which a line has to begin
     coarse: bool  # whether the time is of a clock in whole seconds
 
     def read(self, text: str) -> LogLine | None:
         """The step in a line with the mark; None without one."""
-        found = next(filter(None, (each.search(text) for each in self.patterns)), None)
+        patterns = self.patterns if self.guard.match(text) else ()
+        found = next(filter(None, (each.search(text) for each in patterns)), None)
         timed = self.bare.search(text, found.end("step")) if found and self.bare else found
         if found is None or timed is None:
             return None
@@ -199,7 +201,7 @@ _RATE = re.compile(
 )
 #: No line of an evaluation, of which the loss may go behind that of the training.
 _TRAINING = (
-    r"(?!(?:(?!loss).)*\b(?:eval|test|val(?!ue))|.*\b(?:eval|test|val(?!ue))(?!\w*[_/ ]loss))"
+    r"(?i)(?!(?:(?!loss).)*\b(?:eval|test|val(?!ue))|.*\b(?:eval|test|val(?!ue))(?!\w*[_/ ]loss))"
 )
 
 
@@ -213,20 +215,20 @@ def _step_s(found: re.Match[str] | None) -> float:
 
 def _after(log: Log, text: str, rank: int) -> LogLine | None:
     """The last step that a rank's lines named, if this line alone tells how long it took."""
-    if rank not in log.named or not re.match(_TRAINING, text, re.IGNORECASE):
+    if rank not in log.named or not re.match(_TRAINING, text):
         return None
     seconds = _parts(text).get(WHOLE) or _step_s(_RATE.search(text))
     return log.named.pop(rank)._replace(seconds=seconds) if seconds > 0 else None
 
 
-def _kind(mark: str, window: float, *patterns: str, bare: str = "") -> LogKind:
+def _kind(mark: str, window: float, *patterns: str, bare: str = "", guard: str = "") -> LogKind:
     """A kind whose patterns have `<step>` for a whole number, and `<ms>` or `<s>` for any."""
     made = []
     for each in (*patterns, bare):
         whole = re.sub("(?<!P)<(step|steps|epoch)>", r"(?P<\1>\\d{1,9})", each)
         made.append(re.compile(re.sub(_FLOATS, rf"(?P<\1>{_NUMBER})", whole)))
     coarse = bool(made[0].groupindex.keys() & {"wall", "sec", "mean"})
-    return LogKind(mark, window, made[:-1], made[-1] if bare else None, coarse)
+    return LogKind(mark, window, made[:-1], made[-1] if bare else None, re.compile(guard), coarse)
 
 
 _STEP = re.compile(r"(?i)(?:step|iter(?:ation)?|update|batch)s?\W{0,4}?\s{0,8}\d|\d iter\b")
@@ -239,17 +241,12 @@ _BRACKETS = (
 _COUNT = r"s?\W{0,4}?\s{0,8}<step>(?![\d.]*\s?m?s\b|\.\d)"
 #: Where lines number their steps: of all, of an epoch in brackets, behind a word, or before one.
 _NUMBERED = (
-    rf".{{0,200}}?\bglobal[_ ]?step{_COUNT}",
-    rf".{{0,200}}?{_BRACKETS}",
-    r"(?:.{0,200}?\bepoch\W{0,4}<epoch>\b)?.{0,200}?"
+    rf"(?i)^.{{0,200}}?\bglobal[_ ]?step{_COUNT}",
+    rf"(?i)^.{{0,200}}?{_BRACKETS}",
+    r"(?i)^(?:.{0,200}?\bepoch\W{0,4}<epoch>\b)?.{0,200}?"
     rf"\b(?:step|iter(?:ation)?|update|batch(?:_id)?){_COUNT}",
-    r".{0,80}?\b(?:<epoch> Epoch\W{1,3})?\b<step> Iter\b",
+    r"(?i)^.{0,80}?\b(?:<epoch> Epoch\W{1,3})?\b<step> Iter\b",
 )
-
-
-def _training(has: str) -> list[str]:
-    """Patterns of any line with a step, but those of an evaluation, that has what is looked for."""
-    return [f"(?i)^(?={has}){_TRAINING}{each}" for each in _NUMBERED]
 
 
 _SECONDS = r"<s>s?(?![\w.]| (?:ms|min|h))"
@@ -266,7 +263,7 @@ KINDS = {
     "MaxText": _kind("completed step", 1, r"\bcompleted step: <step>, seconds: <s>"),
     "verl": _kind("timing_s/step:", 1, r"^.{0,80}?\bstep:<step> - .*?\btiming_s/step:<s>"),
     "OLMo": _kind("[step=", BETWEEN, r"\[step=<step>/\d{1,9}[,\]]"),
-    "Paddle": _kind("batch_cost", BETWEEN, *_training("")),
+    "Paddle": _kind("batch_cost", BETWEEN, *_NUMBERED, guard=_TRAINING),
     "ESPnet": _kind("train_time=", BETWEEN,
         r"\b<epoch>epoch:train:\d{1,9}-<step>batch:.*?\btrain_time=<s>"),
     # `Step 50/ 1000; acc: 7.5; …; 18916/18871 tok/s; 6 sec`, and of older ones `Epoch 1, 50/ 657;`
@@ -308,11 +305,11 @@ KINDS = {
     "BigDL": _kind("records in ", 1,
         r"\[Iteration <step>\].{0,80}?\bTrained \d{1,9} records in <s> seconds"),
     # any line with a step and how long it or its parts took
-    TOLD: _kind("", 1, *_training(r".*(?:time|[mu]s\b|sec|/s\b|\bs/)")),
+    TOLD: _kind("", 1, *_NUMBERED, guard=_TRAINING + r"(?=.*(?:time|[mu]s\b|sec|/s\b|\bs/))"),
     # any line with a time stamp, a step and a loss or accuracy, as of torchtitan and MXNet; without
     # a stamp, or with nothing but a step, its time may follow in a line of its own
-    STAMPED: _kind("", BETWEEN, *_training(
-        r".*(?:loss|accuracy)|\W{0,4}(?:step|batch)\W{1,3}\d{1,9}(?:/\d{1,9})?\W{0,3}$")),
+    STAMPED: _kind("", BETWEEN, *_NUMBERED, guard=_TRAINING
+        + r"(?=.*(?:loss|accuracy)|\W{0,4}(?:step|batch)\W{1,3}\d{1,9}(?:/\d{1,9})?\W{0,3}$)"),
     # `12/100 [===>..] - 2s 22ms/step`, also with `━━━`, and `100/100 - 2s - 2s/epoch - 22ms/step`
     KERAS: _kind("/step", BETWEEN,
         r"(?<![\d.])(?P<step>[1-9]\d{0,8})/<steps> (?:\[[=>.]{1,99}\]|[━╸]{1,99}|-).{0,200}? "
