@@ -194,6 +194,16 @@ def test_what_rank_0_does_alone_while_the_others_wait_is_a_checkpoint_stall(
     assert finding.severity == pytest.approx(disturbed.injected_share(), rel=0.1)
 
 
+@pytest.mark.parametrize("ranks", [slice(1), slice(4)])
+def test_short_and_long_checkpoints_are_told_by_their_mean(ranks):
+    """As one written in two parts, in a step and after it: the costs are those of all together."""
+    table = np.zeros((60, 4))
+    table[10::10, ranks], table[11::10, ranks], table[12::10, ranks] = 410 * MS, 20 * MS, 20 * MS
+    found = diagnose(World().delayed(Phase.CHECKPOINT, table).trace()).findings
+    assert found[0].mode == "checkpoint_stall"
+    assert "for 150 ms" in found[0].observation + found[0].cause
+
+
 @pytest.mark.parametrize(
     ("phase", "words"),
     [(Phase.CHECKPOINT, "all ranks write a checkpoint"), (Phase.EVALUATION, "all ranks evaluate")],

@@ -71,7 +71,7 @@ def _late_saving(case: Case) -> list[Finding]:
     cells = case.delays.cells(Cause.CHECKPOINT)
     spent = [case.grid.phase_ns[phase][cells] for phase in STOPPED]
     saves = bool(spent[0].sum() >= spent[1].sum())
-    length_ns = np.median(spent[not saves]) if cells.any() else 0.0
+    length_ns = float(np.mean(spent[not saves])) if cells.any() else 0.0
     return finding_of_late(
         case, "checkpoint_stall.rank", cells, Cause.CHECKPOINT,
         numbers={
@@ -146,7 +146,7 @@ def _all_stopped(case: Case, phase: Phase) -> list[Finding]:
     stopped = common > 0
     if not stopped.any() or (phase is Phase.EVALUATION and stopped.mean() > NEARLY_ALL):
         return []  # what every step evaluates, as with a teacher, is part of their work
-    length_ns = np.median(common[stopped])
+    length_ns = float(np.mean(common[stopped]))
     name, option, what = STOPPED[phase]
     return finding_of(
         case, f"checkpoint_stall.{name}",
