@@ -32,8 +32,7 @@ for the bands of cost, which were added after a look at tuning seeds:
   that noise too is shared by forward and backward, not. Where other worlds leave the very same
   trace (devices that are always fed too slowly may have nothing to do, or as much as their hosts,
   unless their driver was sampled), every cost between theirs is right, but the interval of its
-  remedy must hold the loss. Of 15 steps or more the first three may
-  be left out, as docs/stacks/ddp.md says: a stretch of slow steps may lie in them.
+  remedy must hold the loss.
 - *False finding*: for each mode, the sum of its severities less what removing its structure truly
   gives back in this very job is 5 % or more; with the fault in place or once it is mended,
   whichever is more, since parts may be booked in either order. The structure of noise

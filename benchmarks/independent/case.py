@@ -15,7 +15,6 @@ from benchmarks.independent.kernels import sample_busy
 from benchmarks.independent.pipelines import Pipeline
 from benchmarks.independent.stacks import STACKS, Stack
 
-FIRST_LEFT_OUT = 15  # steps of a run whose first a diagnosis may leave out
 NS = 1e-9  # seconds to which traces have times
 WORTH = 0.05  # a loss that counts, and a finding that does
 
@@ -131,11 +130,8 @@ class Case:
         if fault.culprits is not None:
             mended.append(self.ran((), like_peers=fault.culprits))
         for job in mended:
-            known = [(self.took_s - job.took_s) / self.took_s]
-            if self.spec.steps >= FIRST_LEFT_OUT:
-                later_s = self.recorded.later_s
-                known.append((later_s - job.later_s) / later_s)
-            low, high = min(low, *known), max(high, *known)
+            known = (self.took_s - job.took_s) / self.took_s
+            low, high = min(low, known), max(high, known)
         low, high = min([low, *self.unknown]), max([high, *self.unknown])
         if fault.all_transfers(self.recorded):
             high = max(high, self.gain(no_transfer=True))

@@ -217,11 +217,6 @@ class Job:
         """How long the run took: mean over ranks of when each had done everything."""
         return float(self.machine.now.mean())
 
-    @property
-    def later_s(self) -> float:
-        """The same without the first three steps, which a diagnosis of 15 or more leaves out."""
-        return self.took_s - float(self.step_ends[2].mean())
-
     def name(self, text: str) -> int:
         """Number of a name in the tables of all ranks."""
         if text not in self.names:

@@ -22,7 +22,6 @@ from evenstep.trace.trace import Group, RankInfo, Trace
 
 MS = 1_000_000
 BOOT_NS = 7_000_000 * MS  # the monotonic clock does not begin at zero
-WARM_UP = 3  # steps a diagnosis leaves out
 ROOTED = (Op.BROADCAST, Op.REDUCE, Op.GATHER, Op.SCATTER)
 LENGTH_NS = {
     Phase.INPUT: 0.2 * MS,
@@ -103,12 +102,12 @@ class World:
         return replace(self, delays=[])
 
     def length_ns(self) -> float:
-        """Time of the steps that are diagnosed."""
+        """Time of all steps."""
         return self._lengths()[0]
 
     def step_ns(self) -> Any:
-        """Length of each step that is diagnosed: the median over ranks."""
-        return np.array(self._lengths()[1][WARM_UP:])
+        """Length of each step: the median over ranks."""
+        return np.array(self._lengths()[1])
 
     def injected_share(self) -> float:
         """What the delays cost, as a share of the time: the counterfactual, replayed exactly."""
@@ -192,12 +191,9 @@ class _Run:
         ]
         numbers = {group.ranks: number for number, group in enumerate(self.groups)}
         self.partitions = {name: _Partition(made, numbers) for name, made in partitions.items()}
-        begun = self.now
         for self.step in range(world.steps):
-            if self.step == WARM_UP:
-                begun = self.now.copy()
             self._step()
-        self.length_ns = float(np.median(self.now - begun))
+        self.length_ns = float(np.median(self.now)) - BOOT_NS
 
     def lengths(self) -> tuple[float, list[float]]:
         return self.length_ns, self.steps_ns

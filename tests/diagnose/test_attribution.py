@@ -100,7 +100,7 @@ def test_steps_are_classed_by_what_takes_most_of_them():
     assert found == {
         "shares": dict(zip(NAMES, (0, 1, 0, 0), strict=True)),
         "changes": 0,
-        "dwell_steps": {"transfer": 60},
+        "dwell_steps": {"transfer": 63},
         "period_steps": None,
     }
 

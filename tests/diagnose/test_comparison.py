@@ -79,8 +79,7 @@ def test_a_slower_run_is_worse_and_the_way_back_better(calm, slowed):
 
 def test_the_interval_holds_the_injected_difference(calm, slowed):
     slow = CALM.slow(2, Phase.BACKWARD, 8 * MS)
-    measured = STEPS - 3  # without the warm-up
-    injected = (slow.length_ns() - CALM.length_ns()) / measured  # replayed with the same noise
+    injected = (slow.length_ns() - CALM.length_ns()) / STEPS  # replayed with the same noise
     step = compare(calm, slowed).change("step_time")
     assert step.low <= injected <= step.high
     assert step.difference == pytest.approx(injected, rel=0.02)

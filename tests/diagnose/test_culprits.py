@@ -123,7 +123,7 @@ def test_a_loader_whose_workers_bring_several_batches_at_once_is_late_in_some_st
     table = World().everywhere()
     table[::2, 2] = 80 * MS
     cause = worst(World().delayed(Phase.INPUT, table)).cause
-    assert cause.endswith("80 ms later than the others' in 28 of 57 steps")
+    assert cause.endswith("80 ms later than the others' in 30 of 60 steps")
     always = worst(World().slow(2, Phase.INPUT, 80 * MS)).cause
     assert always.endswith("later than the others'")
 
@@ -172,7 +172,7 @@ def test_batches_that_are_late_at_the_beginnings_of_epochs_are_told_of_these_ste
     table[5::10] = 300 * MS
     finding = worst(slow := World().delayed(Phase.INPUT, table))
     assert finding.mode == "input_pipeline"
-    assert finding.observation == "in 6 of 57 steps every rank waits 300 ms for its DataLoader"
+    assert finding.observation == "in 6 of 60 steps every rank waits 300 ms for its DataLoader"
     assert finding.when.steps[0] == (5, 5)
     assert finding.severity == pytest.approx(slow.injected_share(), rel=0.05)
 
@@ -234,7 +234,7 @@ def test_who_is_slow_at_an_evaluation_of_all_is_slow_at_it_as_at_other_work():
 
 @pytest.mark.parametrize(("every", "first", "stops"), [(1, 0, False), (2, 0, True), (2, 1, True)])
 def test_what_every_step_evaluates_is_part_of_its_work(every, first, stops):
-    """Not so what every other step does, be it the first and last of the 57 that are judged."""
+    """Not so what every other step does, be it the first and last."""
     table = np.zeros((60, 4))
     table[first::every] = 30 * MS
     found = diagnose(World().delayed(Phase.EVALUATION, table).trace()).findings
@@ -378,7 +378,7 @@ def test_ranks_late_in_all_phases_are_one_finding_whichever_is_a_little_more():
     assert found.severity == pytest.approx(slow.injected_share(), rel=0.05)
 
 
-@pytest.mark.parametrize(("every", "told"), [(1, "last:"), (2, "last in 51 % of the steps:")])
+@pytest.mark.parametrize(("every", "told"), [(1, "last:"), (2, "last in 50 % of the steps:")])
 def test_a_rank_that_is_late_in_half_of_the_steps_is_said_to_be(every, told):
     """Its lateness is that of these steps, the cost is spread over all."""
     world = World(noise=0.01, style="blocking")

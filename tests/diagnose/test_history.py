@@ -72,13 +72,13 @@ def test_a_simulation_is_of_its_scenario_and_of_no_script(folder):
 
 
 def test_the_cv_is_that_of_the_steps(folder):
-    lengths = [STEP_NS * (1 + (step % 2) / 2) for step in range(3, 20)]  # without the warm-up
+    lengths = [STEP_NS * (1 + (step % 2) / 2) for step in range(20)]
     assert history(folder).runs[1].cv == pytest.approx(np.std(lengths) / np.mean(lengths))
 
 
 def test_the_step_time_is_that_of_the_diagnosis(folder):
     second = history(folder).runs[1]
-    lengths = [STEP_NS * (1 + (step % 2) / 2) for step in range(3, 20)]  # without the warm-up
+    lengths = [STEP_NS * (1 + (step % 2) / 2) for step in range(20)]
     assert second.step_ns == pytest.approx(np.mean(lengths))
 
 

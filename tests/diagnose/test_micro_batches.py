@@ -57,7 +57,7 @@ def test_without_different_lengths_a_pipeline_is_as_long_as_one_of_the_mean_leng
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
 def test_the_work_of_every_row_is_as_long_as_the_micro_batches_that_it_is_of(schedule):
-    """To 1 % of the 4 ms of a forward, 8 of a backward or 12 of both, also where a row of the first
+    """To 2 % of the 4 ms of a forward, 8 of a backward or 12 of both, also where a row of the first
     stage is of two of them."""
     lengths = np.exp(0.3 * np.random.default_rng(5).standard_normal((STEPS, MICRO)))
     graph = open_case(pipeline(lengths, schedule).run().trace()).costs.graph
@@ -69,7 +69,7 @@ def test_the_work_of_every_row_is_as_long_as_the_micro_batches_that_it_is_of(sch
     usual = np.array([np.median(own[place == one]) for one in place])
     whole = 4 * np.maximum(np.rint(usual / 4), 1)
     apart = own / whole / batches.common
-    assert apart / np.median(apart) == pytest.approx(1.0, abs=0.01)
+    assert apart / np.median(apart) == pytest.approx(1.0, abs=0.02)
     assert batches.deviation == pytest.approx(lengths.std() / lengths.mean(), rel=0.1)
 
 
@@ -77,4 +77,4 @@ def test_micro_batches_of_one_length_are_seen_to_be_so():
     batches = micro_batches(
         open_case(pipeline(np.ones((STEPS, MICRO)), "1f1b").run().trace()).costs.graph
     )
-    assert batches.common == pytest.approx(1.0, abs=0.01)
+    assert batches.common == pytest.approx(1.0, abs=0.02)

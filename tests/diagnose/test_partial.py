@@ -97,7 +97,7 @@ def test_a_rank_killed_in_the_middle_leaves_the_steps_before_to_judge():
     events = trace.events
     alive = (events["rank"] != 2) | (events.step < 30)
     diagnosis = diagnose(replace(trace, events=events.select(alive)))
-    assert diagnosis.summary["steps"] == 27  # of 30, three of warm-up
+    assert diagnosis.summary["steps"] == 30
     assert diagnosis.findings[0].where.ranks == [1]
 
 

@@ -141,7 +141,7 @@ def test_a_stop_whose_last_beat_was_in_the_step_before_is_one():
 
 
 def test_a_stop_before_the_judged_steps_is_not_counted():
-    finding = diagnose(stopped((1, 2, 3), (60, 2, 2))).findings[0]
+    finding = diagnose(stopped((0, 2, 5), (60, 2, 2))).findings[0]
     assert finding.cause.startswith("rank 2 (node node0) was stopped once, for 2 s")
 
 

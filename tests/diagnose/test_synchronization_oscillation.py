@@ -135,7 +135,7 @@ def test_one_step_that_is_long_on_all_ranks_is_said_with_its_cost_and_place(phas
     world = world.delayed(phase, table)
     finding = diagnose(world.trace()).findings[0]
     assert finding.title == "Slow step 80"
-    assert finding.observation.startswith("1 step of 117 lasts 66")
+    assert finding.observation.startswith("1 step of 120 lasts 66")
     place = {Phase.FORWARD: "inside forward", Phase.OTHER: "in your training loop"}[phase]
     assert f"more work in step 80, {place}" in finding.cause
     assert finding.severity == pytest.approx(world.injected_share(), rel=0.05)
@@ -183,4 +183,4 @@ def test_a_slow_step_is_as_long_as_its_devices_needed_whose_hosts_ran_ahead():
             row["enter_ns"], row["exit_ns"] = at
     finding = diagnose(run.trace()).findings[0]
     assert finding.title == "Slow step 30"
-    assert finding.observation == "1 step of 57 lasts 355 ms, the usual one 55.5 ms"
+    assert finding.observation == "1 step of 60 lasts 355 ms, the usual one 55.5 ms"

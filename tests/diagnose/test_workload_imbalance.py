@@ -243,8 +243,8 @@ def test_long_batches_come_to_all_ranks(often, dealt_out):
 
 def test_ranks_that_share_a_batch_count_once():
     """Of four ranks of a tensor group one is always the slowest, by a little."""
-    calm = World(style="grid", tensor_parallel=4, ranks=16, noise=0.001, steps=40)
-    batch = np.random.default_rng(1).exponential(10 * MS, (40, 4))
+    calm = World(style="grid", tensor_parallel=4, ranks=16, noise=0.001, steps=80)
+    batch = np.random.default_rng(1).exponential(10 * MS, (80, 4))
     extra = np.repeat(batch, 4, axis=1) * np.tile([1.02, 1, 1, 1], 4)
     mean = extra.mean(axis=1, keepdims=True) + 0 * extra
     varied, even = (

@@ -549,7 +549,8 @@ def test_a_slow_stage_costs_what_it_does_in_dumps_of_its_last_steps(tmp_path):
     finding = diagnose(trace).findings[0]
     assert (finding.mode, finding.where.ranks) == ("workload_imbalance", [1])
     cost = 1 - usual_ms / length_ms
-    assert finding.severity == pytest.approx(cost, rel=0.2)  # rounds meet a step every 4 ms
+    # rounds meet a step every 4 ms, and the first step shows no wait of the last stage
+    assert finding.severity == pytest.approx(cost, rel=0.25)
 
 
 @pytest.mark.parametrize("lost", [(0, 0), (3, 0), (0, 3), (7, 2)])

@@ -45,7 +45,7 @@ def watch(parser: Parser) -> None:
 
     RUN is the run folder; it need not exist yet. Only the last 32 steps of every rank are read,
     from files that the job writes anyway, so watching costs the job nothing. Mean and p99 are those
-    of these steps (a diagnosis uses all steps but the first three). Ranks may die and restart.
+    of these steps (a diagnosis uses all steps but those that start up). Ranks may die and restart.
     --web serves the view as a page on localhost. q or Ctrl-C ends watching, not the job.
 
     For thousands of ranks, or if traces are on local disks, start --aggregate once on each node. It

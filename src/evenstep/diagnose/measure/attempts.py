@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evenstep import words
-from evenstep.diagnose.measure.grid import WARM_UP_STEPS
+from evenstep.diagnose.measure.grid import warm_up_steps
 from evenstep.diagnose.measure.stuck import LONG, Stuck, limit_ns, long_enough, stuck, title
 from evenstep.errors import TraceError
 from evenstep.statistics.interval import BLOCK_STEPS
@@ -194,7 +194,7 @@ def _wall_s(row: Any, name: str) -> float:
 
 def _windows(single: Array) -> dict[str, Any]:
     """CV and rate over the first steps after warm-up, and over the last ones."""
-    steady = single[WARM_UP_STEPS:]
+    steady = single[warm_up_steps(single) :]
     found: dict[str, float | None] = {}
     for name, part in (("start", steady[:WINDOW]), ("end", steady[-WINDOW:])):
         enough = len(part) >= BLOCK_STEPS

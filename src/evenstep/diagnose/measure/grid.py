@@ -29,14 +29,14 @@ from evenstep.diagnose.graph.structure import (
 )
 from evenstep.statistics.interval import BLOCK_STEPS
 from evenstep.trace.clocks.clocks import Clocks, align, sharpen
-from evenstep.trace.columns import Array, Columns, key_numbers, running_maximum
+from evenstep.trace.columns import Array, Columns, key_numbers, medians_of, running_maximum
 from evenstep.trace.cores import map_on_cores
 from evenstep.trace.spool.layout import Flag, Kind, Phase
 from evenstep.trace.spooled import OnDisk
 from evenstep.trace.spools import LARGE_RECORDS
 from evenstep.trace.trace import COMPUTE, ByKind, Trace
 
-WARM_UP_STEPS = 3  # left out where there are enough: allocation, autotuning, first touches
+WARM_UP_STEPS = 3  # the most that are left out as such
 FEWEST_STEPS = 12  # that are left without the warm-up; of fewer, it is judged with them
 WINDOW_RECORDS = LARGE_RECORDS  # of a run that is read as a whole; a larger one is read in pieces
 _SAMPLE_RECORDS = WINDOW_RECORDS // 2  # of a larger run that are kept in memory
@@ -246,20 +246,33 @@ def during(grid: StepGrid, rows: Columns, within: Callable[..., Array] = overlap
 
 
 def _common_steps(trace: Trace) -> tuple[Array, Array]:
-    """Steps that all ranks with any step finished, and those ranks; without the warm-up, and
-    without steps that a ring has begun to overwrite."""
+    """Steps that all ranks with any step finished, and those ranks; without steps that start up,
+    and without steps that a ring has begun to overwrite."""
     steps = trace.of_kind(Kind.STEP)
     present = np.unique(steps["rank"]).astype(np.int64)
     present = present[np.isin(present, list(trace.ranks))]
     numbers, counts = np.unique(steps.step, return_counts=True)
     numbers = numbers[counts >= max(len(present), 1)].astype(np.int64)
-    if len(numbers) >= FEWEST_STEPS + WARM_UP_STEPS and numbers[0] < WARM_UP_STEPS:
-        numbers = numbers[numbers >= WARM_UP_STEPS]
     if any(trace.ranks[int(rank)].dropped for rank in present):
         oldest = trace.table.oldest_steps()
         cut = [oldest[int(rank)] for rank in present if trace.ranks[int(rank)].dropped]
         numbers = numbers[numbers > max(cut)]
-    return numbers, present
+    if not len(numbers) or numbers[0] >= WARM_UP_STEPS:
+        return numbers, present
+    mine = np.isin(steps.step, numbers)
+    length = (steps.exit_ns - steps.enter_ns)[mine].astype(float)
+    place = np.searchsorted(numbers, steps.step[mine])
+    return numbers[warm_up_steps(medians_of(length, place, len(numbers))) :], present
+
+
+def warm_up_steps(length_ns: Array) -> int:
+    """How many of a run's first steps start up: they took longer than all later ones, by more than
+    those differ from each other. Allocation, autotuning, compilation, first touches."""
+    for count in range(WARM_UP_STEPS * (len(length_ns) >= FEWEST_STEPS + WARM_UP_STEPS), 0, -1):
+        later = length_ns[count:]
+        if length_ns[:count].min() - later.max() > np.ptp(later):
+            return count
+    return 0
 
 
 def _finished(trace: Trace, numbers: Array) -> tuple[Array, list[str]]:

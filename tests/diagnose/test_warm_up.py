@@ -1,0 +1,40 @@
+"""Steps that start up are left out, and no others."""
+
+import numpy as np
+import pytest
+
+from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.measure.grid import warm_up_steps
+from evenstep.trace.spool.layout import Phase
+from tests.diagnose.synthetic import MS, World
+
+
+def started(*first, usual=(100, 110, 105), count=30):
+    """Steps of which the first took this long."""
+    return np.array([*first, *(usual * count)][:count], float)
+
+
+@pytest.mark.parametrize(
+    ("first", "left_out"),
+    [
+        ((), 0),
+        ((5000,), 1),
+        ((5000, 200, 130), 3),
+        ((5000, 5100, 200), 3),
+        ((5000, 112), 1),
+        ((105, 5000), 0),  # a run does not start up in its second step
+        ((5000,) * 4, 0),  # nor in four
+        ((200,) * 12, 0),  # slow for a while
+    ],
+)
+def test_steps_start_up_that_are_longer_than_all_later_ones(first, left_out):
+    assert warm_up_steps(started(*first)) == left_out
+    assert warm_up_steps(started(*first)[:14]) == 0  # too few to leave any out
+
+
+def test_a_fault_in_the_first_steps_costs_what_it_takes():
+    table = np.zeros((30, 4))
+    table[:6, 1] = 60 * MS
+    (found,) = diagnose((slow := World(steps=30).delayed(Phase.BACKWARD, table)).trace()).findings
+    assert found.where.ranks == [1]
+    assert found.severity == pytest.approx(slow.injected_share(), rel=0.05)
