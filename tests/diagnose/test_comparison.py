@@ -170,6 +170,8 @@ def test_runs_of_different_sizes_are_compared_per_rank_too():
     small, large = run_of("small", World(ranks=4)), run_of("large", World(ranks=8, samples=0))
     found = compare(small, large)
     assert found.change("throughput_per_rank").relative == pytest.approx(-0.5, abs=0.01)
+    assert found.sentence.startswith("large is slower than small per rank: throughput -50 %")
+    assert ", in all " in found.sentence
     assert any("4 ranks, large 8" in limit for limit in found.limits)
 
 

@@ -290,18 +290,18 @@ def _parts(baseline: Account, other: Account) -> list[StepTimePart]:
 def sentence(
     baseline: Account, other: Account, changes: Sequence[MetricChange], findings: Sequence[Changed]
 ) -> str:
-    """The comparison in one sentence: throughput, p99, and the finding that changed most."""
+    """The comparison in one sentence: throughput (of runs of unlike size that of a rank), p99, and
+    the finding that changed most."""
     by_metric = {item.metric: item for item in changes}
-    rate, tail = by_metric["throughput"], by_metric["p99"]
-    word = "faster" if rate.verdict == BETTER else "slower"
-    text = f"{other.name} is {word} than {baseline.name}"
+    whole, tail = by_metric["throughput"], by_metric["p99"]
+    rate = by_metric.get("throughput_per_rank", whole)
+    word, each = "faster" if rate.verdict == BETTER else "slower", " per rank" * (rate is not whole)
+    text = f"{other.name} is {word} than {baseline.name}{each}"
     if rate.verdict == NO_EVIDENCE:
-        text = f"no evidence that {other.name} is faster or slower than {baseline.name}"
-    text += f": throughput {_relative(rate)}"
+        text = f"no evidence that {other.name} is faster or slower than {baseline.name}{each}"
+    text += f": throughput {_relative(rate)}" + (f", in all {_relative(whole)}" if each else "")
     if tail.verdict != NO_EVIDENCE:
         text += f"; p99 of the step time {_relative(tail)}"
-    if each := by_metric.get("throughput_per_rank"):
-        text += f"; per rank {_relative(each)}"
     if named := [item for item in findings if item.verdict != NO_EVIDENCE]:
         first = max(named, key=lambda item: abs(item.difference))
         span = f"{words.percent(first.baseline)} to {words.percent(first.value)}"
