@@ -139,7 +139,9 @@ def test_of_groups_that_share_adapters_only_those_on_a_slow_one_are_below_their_
         return replace(ring, fabric=took)
 
     finding = bound(world(True), facts={"locality": {"nics": [nic]}})
-    assert list(finding.where.groups) == ["dp2"]
+    assert (list(finding.where.groups), finding.title) == (["dp2"], "Links below their bandwidth")
+    assert "of bus bandwidth of 12.5 GB/s expected" in finding.cause
+    assert ", in dp2: " in finding.cause
     cost = world(True).lost_against(world(False))
     assert finding.severity == pytest.approx(cost, rel=0.1)
 

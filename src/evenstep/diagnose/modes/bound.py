@@ -337,8 +337,7 @@ def _of_bandwidth(
     first = max(heavy, key=lambda part: (part.missing_ns.any(), float(part.bytes_ns.sum())))
     shape, known, rows = first.shape, first.known, case.transfers.rows.select(first.shape.rows)
     moved = float(rows.size_bytes.sum()) / len(np.unique(rows.step)) / len(shape.groups)
-
-    kind = "tokens" if shape.op == Op.ALL_TO_ALL else "gradients"
+    kind, groups = "tokens" if shape.op == Op.ALL_TO_ALL else "gradients", _groups(case, heavy)
 
     def ring(times: int) -> float:  # of the bytes over a link, with that many times the members
         return bus_factor("all_reduce", shape.members * times)
@@ -349,10 +348,11 @@ def _of_bandwidth(
             "exposed": exposed.value, "megabytes": moved / 1e6, "name": shape.name,
             "busbw": shape.busbw_gBps,
             "expected": f" of {known.gBps:.3g} GB/s expected ({known.source})" if known else "",
+            "among": f", in {groups[0]}" if len(groups) == 1 else "",
             "round": levels.ROUND_STEPS, "how": say(f"bandwidth_bound.{kind}_hide"),
             "what": say(f"bandwidth_bound.{kind}_narrow"),
         },
-        where=Where(nodes=_nodes(case, heavy), groups=_groups(case, heavy)),
+        where=Where(nodes=_nodes(case, heavy), groups=groups),
         projected=partial(by_growth, growth=lambda _, times: ring(times) / ring(1)), options=gains,
         evidence=[
             Evidence("bus_bandwidth", shape.busbw_gBps, known and known.gBps, "GB/s"),
