@@ -366,6 +366,19 @@ def test_our_cost_is_the_mean_of_what_threads_spent_and_the_mechanisms_share_bes
     assert (cost.each_ns, cost.of(3), cost.of(0)) == (2500, 7500, 0)
 
 
+def test_our_recent_cost_is_the_mean_of_the_latest_samples():
+    """The k-th costs k us, one in each step; of a hundred the last 64 count."""
+    cost = cost_of(1)
+    for k in range(1, 101):
+        cost.settle(1000 * k * (k + 1) // 2, k)
+        cost.settle(1000 * k * (k + 1) // 2, k)  # a step without any
+    assert cost.of(2) == 2 * 1000 * sum(range(37, 101)) // 64
+    few = cost_of(1)
+    for k in (1, 2):
+        few.settle(1000 * k * (k + 1) // 2, k)
+    assert few.of(1) == 1500
+
+
 def test_one_call_in_a_few_has_its_cost_measured_and_not_the_first():
     cost = cost_of(4)
     assert [bool(cost.began()) for _ in range(9)] == [n % 4 == 2 for n in range(9)]
