@@ -97,3 +97,34 @@ def test_profiles_without_collectives_are_read(tmp_path, alone):
             profile.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)", 11, 50, 9)
         paths.append(profile.write(tmp_path / f"{rank}.json"))
     assert len(open_trace(paths).ranks) == 2
+
+
+def host_bound_job(rank, slow, gap_us=10, more_us=5, layers=4, kernels=20):
+    """Steps of kernels of 1 µs, each launched 10 µs after the one before (by rank `slow`: 15 µs),
+    with an all-reduce of 20 µs behind each layer; hosts wait for nothing but the end of it all."""
+    profile, gap = Profile(rank, WORLD), gap_us + more_us * (rank == slow)
+    own, latest = gap * kernels + 10, (gap_us + more_us) * kernels + 10
+    for number in range(8):
+        issued, ends = number * layers * own, number * layers * latest
+        profile.step(number + 5, issued, layers * own - 1)
+        for layer in range(layers):
+            free = max(ends + layer * latest + 20, issued)  # as the all-reduce before is over
+            launches = [issued + layer * own + gap * turn for turn in range(kernels)]
+            for launched in launches:
+                free = max(free, launched + 5) + 1
+                profile.kernel("add", launched, free - 1, 1)
+            over = ends + (layer + 1) * latest + 20
+            profile.collective(launches[-1] + gap - 5, free, over - free)
+    issued = 8 * layers * own
+    profile.host("cudaDeviceSynchronize", issued, over + 5 - issued, "cuda_runtime")
+    return profile
+
+
+def test_a_slow_host_costs_no_more_than_the_others_hosts_would_take_without_it(tmp_path):
+    """Devices that wait for a slow host have little to do, but their own hosts are hardly faster:
+    a step of 4 × 310 µs takes 4 × 210 µs without rank 2, not the 4 × 40 µs of the devices."""
+    for rank in range(WORLD):
+        host_bound_job(rank, slow=2).write(tmp_path / f"rank-{rank}.json.gz")
+    late = next(f for f in diagnose(open_trace([tmp_path])).findings if f.where.ranks)
+    assert list(late.where.ranks) == [2]
+    assert late.options[0].gain == pytest.approx(100 / 310, rel=0.1)

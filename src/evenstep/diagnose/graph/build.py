@@ -62,7 +62,11 @@ def graph(trace: Trace, clocks: Clocks, steps: Array, ranks: Array) -> Graph:
     nobody = np.bincount(rows.operation, rows.decides) == 0  # of those present: then all do
     rows = rows.with_column("decides", rows.decides | nobody[rows.operation])
     rows = streams.with_stream_order(rows, found.operations)
-    found = found._replace(rows=with_reached(rows, found.operations) if device.any() else rows)
+    if device.any():
+        rows = with_reached(rows, found.operations)
+        behind = np.where(rows.slack_ns >= 0, rows.slack_ns, rows.behind_ns)
+        rows = rows.with_column("behind_ns", behind)
+    found = found._replace(rows=rows)
     apart = device & ~np.isin(ranks, trace.host_clock_ranks)
     known = np.union1d(steps, leads)
     span = LaneExtent(trace, clocks, known, ranks, device, apart)

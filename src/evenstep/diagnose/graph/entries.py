@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evenstep.diagnose.graph.structure import row_numbers
+from evenstep.diagnose.graph.structure import NO_HOST, row_numbers
 from evenstep.diagnose.levels import MINOR
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Array, Columns, begins, key_numbers, run_numbers
@@ -38,9 +38,10 @@ class Entries(NamedTuple):
     rank), step, enter_ns, leave_ns (0 unknown), decides (the operation cannot begin before this
     entry), waits (the rank needs the operation's end), sends (a message), calls (the thread was
     blocked in the call), on_device, seq (of the record), inside (of which record it was
-    issued, by its seq), issued_ns (by the host), seen_ns (its end,
-    by the host), held_ns (on a device, from when compute reached the operation until its stream
-    did), stream (0 unknown).
+    issued, by its seq), issued_ns (by the host), behind_ns (by a profile, how long before compute
+    reached it, and unblocked_ns, for how long that host had not been blocked then; -1 unknown),
+    seen_ns (its end, by the host), held_ns (on a device, from when compute reached the operation
+    until its stream did), stream (0 unknown).
     `operations`, in order of queue and sequence: queue, sequence, step, group (-1 none), op, dtype,
     size_bytes, members, whole (all traced members of its group take part), root, message.
     """
@@ -176,8 +177,9 @@ def _waiting_senders(
 
 
 def stamps(trace: Trace, events: Columns, clocks: Clocks) -> Columns:
-    """Of each record enter_ns, leave_ns, issued_ns, seen_ns, held_ns and stream, see `Entries`;
-    times of devices are on their own clocks. Without any device what is of one is 0.
+    """Of each record enter_ns, leave_ns, issued_ns, seen_ns, held_ns, behind_ns, unblocked_ns and
+    stream, see `Entries`; times of devices are on their own clocks. Without any device what is of
+    one is 0, or unknown.
 
     A collective begins when its rank's compute reaches it, where a profile tells that beside when
     the kernel ran: the kernel may have waited for the one before it in its stream.
@@ -186,9 +188,13 @@ def stamps(trace: Trace, events: Columns, clocks: Clocks) -> Columns:
     device = on_device(events)
     found = Columns({"enter_ns": enter, "leave_ns": leave})
     if not device.any():
-        nothing = ("issued_ns", "seen_ns", "held_ns", "stream")
-        return found.with_columns(**dict.fromkeys(nothing, np.zeros(len(enter), np.int8)))
+        nothing, unknown = np.zeros(len(enter), np.int8), np.full(len(enter), NO_HOST, np.int8)
+        columns = dict.fromkeys(("issued_ns", "seen_ns", "held_ns", "stream"), nothing)
+        return found.with_columns(**columns, behind_ns=unknown, unblocked_ns=unknown)
     told = np.isin(events["rank"], entered_on_device(trace))
+    known = "issued_ns" in events  # else nothing says so
+    issued, freed = (events[n] if known else 0 * enter for n in ("issued_ns", "freed_ns"))
+    profiled = device & told & (issued > 0)
     came = np.where(told, events.enter_ns, events.device_enter_ns)
     seen = events.device_exit_ns > events.device_enter_ns  # else the batch had ended when awaited
     return found.with_columns(
@@ -197,6 +203,8 @@ def stamps(trace: Trace, events: Columns, clocks: Clocks) -> Columns:
         issued_ns=enter,
         seen_ns=leave,
         held_ns=np.where(device, np.maximum(events.device_enter_ns - came, 0), 0),
+        behind_ns=np.where(profiled, np.maximum(came - issued, 0), NO_HOST),
+        unblocked_ns=np.where(profiled, issued - freed, NO_HOST),
         stream=np.where(device & told, events.stream, 0),
     )
 

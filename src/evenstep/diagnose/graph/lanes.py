@@ -127,7 +127,10 @@ def single_operations(table: Columns, operations: Columns) -> Columns:
 def _table(rows: Columns, enter: Array | None, wait: Array | None, order: Array | int) -> Columns:
     """Rows of the graph from a table with lane, step, enter_ns, leave_ns and seq."""
     nothing, small = np.full(len(rows), NONE), np.full(len(rows), NONE, np.int8)
-    told = (("slack_ns", small), ("idle", small > 0), ("inside", small), ("after", small))
+    told: dict[str, Array] = dict.fromkeys(
+        ("slack_ns", "behind_ns", "unblocked_ns", "inside", "after"), small
+    )
+    told["idle"] = small > 0
     entered = enter is not None
     return Columns(
         {
@@ -139,7 +142,10 @@ def _table(rows: Columns, enter: Array | None, wait: Array | None, order: Array 
             "enter": nothing if enter is None else enter,
             "wait": nothing if wait is None else wait,
             "order": np.broadcast_to(np.asarray(order, np.int8), len(rows)),
-            **{name: rows[name] if entered and name in rows else other for name, other in told},
+            **{
+                name: rows[name] if entered and name in rows else other
+                for name, other in told.items()
+            },
         }
     )
 

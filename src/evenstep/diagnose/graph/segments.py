@@ -59,7 +59,7 @@ def segments(
     ends, hidden = rows.order == STEP_END, rows.order == WORKED
     rows = rows.with_columns(own_ns=own, segment=row_in, ends=ends, index=index, hidden=hidden)
     operations = operations.with_columns(segment=operation_in, took_ns=_took(rows, operations))
-    if "slack_ns" in rows and (rows.slack_ns >= 0).any():
+    if "behind_ns" in rows and (rows.behind_ns >= 0).any():
         rows, operations = _with_issues(rows, operations, resumed, start, stretch[index], busy)
     rows, operations = _sort(rows, operations)
     made = _batch(rows, operations, steps, ranks, (stretch, start))
@@ -197,7 +197,7 @@ def _structure(
     here = np.arange(len(rows)) - first_row[rows.segment]
     index = rows["index"] - rows.segment
     links = [local(rows[name]) for name in _LINKS if name in rows]
-    issued = [rows.slack_ns >= 0, operations.opens] if "host" in rows else []
+    issued = [rows.behind_ns >= 0, operations.opens] if "host" in rows else []
     code = row_hash([here, rows.lane, *links, rows.ends, index, *issued[:1]])
     there = np.arange(len(operations)) - first_operation[operations.segment]
     other = row_hash([there, operations.queue, operations.queues, operations.op, *issued[1:]])
@@ -233,7 +233,7 @@ def _links(
     entered = np.append(rows.enter[enters], rows.enter[held]) - base
     issued = None
     if "host" in rows:
-        issued = node(np.where(rows.slack_ns >= 0, rows.host, -1))
+        issued = node(np.where(rows.behind_ns >= 0, rows.host, -1))
         opens, resumed = np.flatnonzero(operations.opens >= 0), np.flatnonzero(rows.resumes >= 0)
         lane = lane_node + operations.opens[opens]
         needed = np.concatenate([needed, resumed, wait[resumed], lane])
@@ -279,16 +279,18 @@ def _with_issues(
     began, `stretch` that of each row, `busy` when each lane's host worked on records of its own.
     """
     operations = operations.with_column("opens", np.full(len(operations), NONE))
-    entry = np.flatnonzero(rows.slack_ns >= 0)
+    entry = np.flatnonzero(rows.behind_ns >= 0)
     lane, count = rows.lane[entry], len(operations)
     opens = begins(lane, stretch[entry])
-    at = running_maximum(rows.at_ns[entry] - rows.slack_ns[entry], lane)
+    at = running_maximum(rows.at_ns[entry] - rows.behind_ns[entry], lane)
     some = rows.select(entry)
     number = np.where(some.enter >= 0, some.enter, some.wait)
     mine = {"lane": lane, "step": some.step, "operation": number}
     issued = Columns({**mine, "sends": operations.root[number] == lane})
     place = places_of(issued, entered_kinds(issued, operations))
-    source = np.where(opens, NONE, _resumption_rows(rows, resumed, entry, at, place, busy))
+    source = _resumption_rows(rows, resumed, entry, at, place, busy)
+    source = np.where(some.unblocked_ns >= 0, _freed_after(rows, resumed, some, at), source)
+    source = np.where(opens, NONE, source)
     inside = (source >= 0) & (rows.segment[source] == rows.segment[entry])
     crosses = (source >= 0) & ~inside | opens
     once = np.unique(source, return_index=True)[1]  # later issues come after the first
@@ -311,6 +313,16 @@ def _with_issues(
     issues = issues.with_columns(segment=some.segment, queues=~opens, opens=after, took_ns=took)
     rows = rows.with_columns(host=host, resumes=resumes)
     return rows, Columns.concatenate([operations, issues])
+
+
+def _freed_after(rows: Columns, resumed: Array, entries: Columns, at: Array) -> Array:
+    """The row after which the device had gone on when the hosts of these entries, issued `at` these
+    times, were last blocked, where that is recorded; -1 where they were not since the entry before.
+    """
+    freed = at - entries.unblocked_ns
+    last = TimeLine(rows.lane, resumed).before(entries.lane, freed + CROSSING_NS) - 1
+    blocked = (freed > np.roll(at, 1)) & (last >= 0) & (rows.lane[last] == entries.lane)
+    return np.where(blocked, last, NONE)
 
 
 def _resumption_rows(

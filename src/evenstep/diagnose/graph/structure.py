@@ -57,9 +57,10 @@ class Graph:
     lane, step, index (of the step), at_ns, enter and wait (operations, -1 none), until_ns (the rank
     was seen to go on), ends (the lane's step ends here), hidden (a wait whose end is not seen),
     own_ns (work since the previous row and the end of its wait), slack_ns (of entries on devices,
-    since their host issued them; -1 else), inside (the record in which they were issued, by its
-    seq; -1 else), after (an operation that the entered one begins after, -1 none), segment; where
-    hosts issue what devices do, also the columns of `evenstep.diagnose.graph.segments`.
+    since their host issued them; -1 else), behind_ns (the same, also where records of hosts are in
+    device time), inside (the record in which they were issued, by its seq; -1 else), after (an
+    operation that the entered one begins after, -1 none), segment; where hosts issue what devices
+    do, also the columns of `evenstep.diagnose.graph.segments`.
     `operations`: see `Entries`, with segment, last_ns (last entry), over_ns (end), took_ns (since
     it could begin) and queues (whether it begins after the one before it in its queue).
     """

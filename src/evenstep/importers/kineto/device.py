@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from evenstep.importers.kineto.file import KinetoFile, RowKind
-from evenstep.importers.kineto.launches import find_launches, lookup
+from evenstep.importers.kineto.launches import LATEST_START_NS, find_launches, lookup
 from evenstep.importers.kineto.names import (
     COMMS,
     MESSAGES,
@@ -35,7 +35,6 @@ from evenstep.importers.merging import Completion, completion, exposed_intervals
 from evenstep.trace.columns import Array, Columns, begins
 from evenstep.trace.spool.layout import Flag, Op
 
-LATEST_START_NS = 50_000  # after the call that launched it: an idle device begins sooner
 _NEVER = np.iinfo(np.int64).max
 _NESTED = 4  # calls within calls (a coalesced group's), and one to spare
 

@@ -101,7 +101,8 @@ def _calls(profiles: Sequence[Profile], silent: Sequence[Array]) -> Columns:
     kernel), silent."""
     kinds: dict[str, int] = {}
     parts = []
-    for index, (file, _, _, calls, _) in enumerate(profiles):
+    for index, each in enumerate(profiles):
+        file, calls = each.file, each.calls
         names = [kinds.setdefault(name.partition("(")[0], len(kinds)) for name in file.names]
         row = np.flatnonzero(calls.device_exit_ns != UNKNOWN_NS)
         lane = key_numbers(calls.device[row], calls.stream[row])

@@ -72,7 +72,7 @@ def read(sources: Sequence[SourceFile]) -> Trace:
         place.limits.extend(text for text, applies in told.items() if applies)
         calls = _calls(file)
         said = _calls_of(file, calls, place.world)
-        ranks.append(Profile(file, place, steps_of(file), calls, said))
+        ranks.append(Profile(file, place, steps_of(file), calls, said, file.path in unlaunched))
     if not ranks:
         reasons = (line.removeprefix("left out: ") for line in draft.limits)
         raise TraceError("nothing to read: " + "; ".join(reasons))

@@ -18,6 +18,7 @@ from evenstep.trace.columns import Array, Columns, key_numbers, rows_by_key
 
 #: Devices begin what is queued so soon after what it follows: 99 % within 9 µs, on an H200.
 QUEUED_NS = 10_000
+LATEST_START_NS = 50_000  # after the call that launched it: an idle device begins sooner
 UNLAUNCHED = (
     "launches of kernels are not in the profile: a device that idles for more than "
     f"{QUEUED_NS // 1000} µs, other than after communication, is taken to wait for its host"
@@ -59,6 +60,19 @@ def _recorded_launches(file: KinetoFile, kernels: Columns) -> tuple[Columns, Arr
         for column in found:
             found[column][there] = sources[column][place[there]]
     return found, known
+
+
+def last_freed(file: KinetoFile, threads: Array, times_ns: Array) -> Array:
+    """When one of these threads last was blocked in a call to the runtime before each of these
+    times, or else the file began: calls that last longer than a launch wait for the device, for
+    its work or for room in its queue. 0 where the file has none, not even that of its end."""
+    calls = file.of(RowKind.LAUNCH)
+    lasting = calls.end_ns - calls.start_ns > LATEST_START_NS
+    ended = np.sort(calls.end_ns[lasting & np.isin(calls.thread, threads)])
+    if not len(ended):
+        return np.zeros(len(times_ns), np.int64)
+    before = np.searchsorted(ended, times_ns, side="right")
+    return np.append(file.rows.start_ns.min(), ended)[before]
 
 
 def lookup(keys: Array, wanted: Array) -> Array:

@@ -11,7 +11,7 @@ from evenstep.importers.draft import Draft
 from evenstep.importers.kineto.calls import CallArguments
 from evenstep.importers.kineto.device import completion_of, compute_of, copies_of
 from evenstep.importers.kineto.file import KinetoFile
-from evenstep.importers.kineto.launches import QUEUED_NS
+from evenstep.importers.kineto.launches import QUEUED_NS, last_freed
 from evenstep.importers.kineto.names import MESSAGES, ROOTED
 from evenstep.importers.kineto.places import FilePlace, info_of
 from evenstep.importers.kineto.steps import Steps, phases_of
@@ -38,6 +38,7 @@ class Profile(NamedTuple):
     steps: Steps
     calls: Columns
     said: list[CallArguments]  # the arguments of each call
+    unlaunched: bool = False  # launches of some kernels are inferred
 
 
 def enter(draft: Draft, profiles: Sequence[Profile]) -> None:
@@ -51,7 +52,8 @@ def enter(draft: Draft, profiles: Sequence[Profile]) -> None:
     numbered = numbered.sorted_by("enter_ns")  # calls with one device entry keep order of issue
     left = np.maximum(numbered.entered, numbered.exit_ns)
     left = np.where(numbered.exit_ns > 0, left, 0)
-    numbered = numbered.with_columns(enter_ns=numbered.entered, exit_ns=left)
+    issued = np.where(numbered.freed_ns > 0, numbered.enter_ns, 0)
+    numbered = numbered.with_columns(enter_ns=numbered.entered, exit_ns=left, issued_ns=issued)
     for each, (done, waits) in zip(profiles, found, strict=True):
         rank = each.place.rank
         mine = numbered.select(numbered["rank"] == rank)
@@ -82,6 +84,8 @@ def _communication(draft: Draft, each: Profile, done: Completion) -> Columns:
     said = Columns(dict(zip(CallArguments._fields[1:], table.T, strict=True)))
     message = np.isin(calls.op, [int(op) for op in MESSAGES])
     backend = str(info_of(each.file).get("backend") or "")
+    threads = np.append(np.unique(calls.thread), each.steps.thread)
+    freed = last_freed(each.file, threads, calls.enter_ns)
     keys = dict.fromkeys(call.group for call in each.said)
     groups = {key: -1 if key is None else draft.group(*key, backend) for key in keys}
     group = np.array([groups[call.group] for call in each.said], np.int64)
@@ -93,6 +97,7 @@ def _communication(draft: Draft, each: Profile, done: Completion) -> Columns:
         exit_ns=_known(calls.exit_ns), device_enter_ns=_known(calls.device_enter_ns),
         device_exit_ns=_known(calls.device_exit_ns),
         step=each.steps.at(calls.enter_ns), group=group,
+        freed_ns=freed * (not each.unlaunched),
         stated=said.sequence, bytes_in=said.bytes_in, bytes_out=said.bytes_out,
         dtype=said.dtype, reduce_op=_reductions(each.file, calls),
         peer_or_root=_peers(calls, said), payload=said.tag,
