@@ -143,6 +143,20 @@ def test_of_steps_that_are_slow_on_all_ranks_the_place_they_are_longer_in_is_nam
     assert finding.cause.endswith("90 % of the looks at rank 0 it was in train.py:44 save")
 
 
+@pytest.mark.parametrize(("every", "told"), [(15, True), (1, False)])
+def test_of_checkpoints_of_all_ranks_the_place_is_named_without_looks_at_other_steps(every, told):
+    """In a short job every look is at an overdue step; what each step has needs a comparison."""
+    table = World().everywhere()
+    table[14::every] = 300 * MS
+    trace = World().delayed(Phase.CHECKPOINT, table).trace()
+    for rank in range(4):
+        for step in (29, 60):  # as at the end of the job, which no step has
+            trace = seen(trace, rank, {"train.py:44 save < train.py:9 main": 30}, step=step)
+    found = diagnose(trace).findings[0]
+    assert (found.mode, found.where.ranks) == ("checkpoint_stall", ())
+    assert [stack.frames[0] for stack in found.stacks] == ["train.py:44 save"] * 4 * told
+
+
 def test_of_periodic_slow_steps_the_place_they_are_longer_in_is_named():
     """Every tenth of 60 steps takes 300 ms more on all ranks; the bursts saw two of them."""
     table = World().everywhere()
