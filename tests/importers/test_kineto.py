@@ -359,6 +359,10 @@ def test_ranks_on_devices_of_one_host_without_a_name_share_a_clock_unless_it_sho
     profiles = [two_steps(rank) for rank in (0, 1)]
     for rank, profile in enumerate(profiles):
         del profile.header["host_name"]
+        own = {"Process Group Name": "own", "Process Group Ranks": f"[{rank}, {rank + 8}]"}
+        for turn in range(8):  # of which no other file tells
+            at = min(event["ts"] for event in profile.events) + 10 * turn
+            profile.collective(at, at + 5, 3, stream=24, **own)
         for event in profile.events:
             event["ts"] += rank * apart_us  # rank 0 would leave before rank 1 has entered
             if "device" in event["args"]:
