@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 
 LATE = 0.03  # of a step
+STOPPED = 0.05  # of the time: more is told of checkpoints and evaluations, in which all stand still
 QUEUED = 0.1  # of a step: a shorter wait for a loader's workers is that of a batch that is ready
 FEWEST = 3  # measurements of an interval
 SURE = 4.5  # standard deviations of a normal variable: wrong to either side once in 147,000

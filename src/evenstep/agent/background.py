@@ -89,7 +89,7 @@ class Background:
     def _interruptions(self) -> Interruptions:
         from evenstep.agent.pulse.interruptions import Interruptions
 
-        return Interruptions(self._config.pace_threshold)
+        return Interruptions()
 
     @property
     def device_index(self) -> int | None:

@@ -25,7 +25,6 @@ from evenstep.words import ranks as named
 TURNS = 0.05  # smallest share of a step lost to ranks that are late in turns
 PAUSES = 0.02
 INPUT = 0.10
-CHECKPOINT = 0.05
 KEPT = 5  # past findings that are still shown
 
 
@@ -166,7 +165,7 @@ def _spent(window: RankWindow) -> Iterator[LiveFinding]:
     for mode, spent_ns, limit, words in (
         ("runtime_jitter", window.pause_ns, PAUSES, "garbage collection takes"),
         ("input_pipeline", given, INPUT, "waiting for input takes"),
-        ("checkpoint_stall", saved, CHECKPOINT, "checkpoints take"),
+        ("checkpoint_stall", saved, lateness.STOPPED, "checkpoints take"),
     ):
         share = spent_ns / np.maximum(window.step_ns, 1.0)
         chosen = share > limit

@@ -1,4 +1,4 @@
-"""Log that checkpoints or evaluations take a share of the training time worth a look.
+"""Log that checkpoints or evaluations take a share of the training time that `watch` tells, too.
 
 No rank is late then: all stand still. A phase that more than half of the steps have is what steps
 are, as a rollout in reinforcement learning, and no interruption.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 
+from evenstep import lateness
 from evenstep.agent.recording.steps import ClosedStep
 from evenstep.trace.spool.layout import Phase
 
@@ -19,10 +20,9 @@ ENOUGH, KEPT = 2, 8  # periods, each from the end of one interruption to that of
 
 
 class Interruptions:
-    """Takes the steps of one rank in order; `threshold`: the share of the time that counts."""
+    """Takes the steps of one rank in order."""
 
-    def __init__(self, threshold: float) -> None:
-        self._threshold = threshold
+    def __init__(self) -> None:
         #: The latest steps with each phase: number, end and the phase's length (ns).
         self._ends = {phase: deque[tuple[int, int, int]](maxlen=KEPT + 1) for phase in NAMES}
 
@@ -35,7 +35,7 @@ class Interruptions:
             (after, since_ns, first_ns), count = ends[0], len(ends) - 1
             spent_ns = sum(lasted_ns for *_, lasted_ns in ends) - first_ns
             steps, whole_ns = closed.number - after, closed.end_ns - since_ns
-            if count >= ENOUGH and 2 * count <= steps and spent_ns > self._threshold * whole_ns:
+            if count >= ENOUGH and 2 * count <= steps and spent_ns > lateness.STOPPED * whole_ns:
                 del self._ends[phase]
                 log.warning(
                     "evenstep: training stands still for %s, %.3g s each, %.0f %% of the time, "
