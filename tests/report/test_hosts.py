@@ -31,7 +31,7 @@ def test_a_clock_has_its_offset_error_bar_and_drift(trace: Trace) -> None:
     clocks = Clocks("gpu011", {0: EXACT, 1: EXACT, 2: drifting, 3: drifting})
     reference, other = hosts(two_clocks(trace), clocks)
     assert reference["reference"] is True
-    assert other["ranks"] == "2-3"
+    assert other["ranks"] == "2 and 3"
     assert other["error_ns"] == 9e3
     assert other["drift_ppm"] == pytest.approx(20)
     assert other["of_widest"] == 1.0

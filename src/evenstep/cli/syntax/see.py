@@ -50,8 +50,7 @@ def watch(parser: Parser) -> None:
 
     For thousands of ranks, or if traces are on local disks, start --aggregate once on each node. It
     writes a summary of the node's ranks every second to a small file in RUN (or in the run folder
-    given with --into). `evenstep watch RUN` on any machine then shows the whole
-    job."""
+    given with --into). `evenstep watch RUN` on any machine then shows the whole job."""
     parser.value("run", "RUN", Path, "")
     parser.flag("--once", "show the current state and exit")
     parser.flag("--json", "print a line of JSON at every refresh")
