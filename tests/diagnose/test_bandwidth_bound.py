@@ -7,6 +7,8 @@ import pytest
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.finding import When, Where
+from evenstep.diagnose.measure.grid import step_grid
+from evenstep.diagnose.measure.transfers import shapes, transfers
 from evenstep.diagnose.sentences import make_finding
 from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import Kind, Op, Phase
@@ -144,6 +146,18 @@ def test_of_groups_that_share_adapters_only_those_on_a_slow_one_are_below_their_
     assert ", in dp2: " in finding.cause
     cost = world(True).lost_against(world(False))
     assert finding.severity == pytest.approx(cost, rel=0.1)
+
+
+def test_members_that_are_not_traced_share_no_adapters():
+    """Each of four groups has two nodes of its own, and one rank of which there is no trace."""
+    world = World(ranks=32, style="grid", tensor_parallel=8, ranks_per_node=4, noise=0.01)
+    trace = world.trace()
+    gone = [int(rank) for rank in trace.ranks if rank % 8 == 7]
+    trace.events = trace.events.select(~np.isin(trace.events["rank"], gone))
+    for rank in gone:
+        del trace.ranks[rank]
+    found = shapes(trace, transfers(step_grid(trace)))
+    assert {one.members: one.sharing for one in found} == {7: 1, 4: 4}
 
 
 def test_of_one_size_the_less_unusual_of_latency_and_bandwidth_is_blamed():

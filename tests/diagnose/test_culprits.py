@@ -201,7 +201,7 @@ def test_short_and_long_checkpoints_are_told_by_their_mean(ranks):
     table[10::10, ranks], table[11::10, ranks], table[12::10, ranks] = 410 * MS, 20 * MS, 20 * MS
     found = diagnose(World().delayed(Phase.CHECKPOINT, table).trace()).findings
     assert found[0].mode == "checkpoint_stall"
-    assert "for 150 ms" in found[0].observation + found[0].cause
+    assert " 150 ms" in found[0].observation + found[0].cause
 
 
 @pytest.mark.parametrize(

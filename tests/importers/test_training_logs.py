@@ -12,6 +12,7 @@ from evenstep.diagnose.engine import diagnose
 from evenstep.errors import EvenstepError
 from evenstep.importers import compression, content
 from evenstep.importers.opening import open_trace
+from evenstep.importers.steps import training_logs
 from evenstep.trace.spool.layout import Kind, Phase
 
 MEGATRON = """\
@@ -283,6 +284,14 @@ def test_what_nccl_says_in_between_is_read_as_well(opened):
     trace = opened(ring * 3_000 + MEGATRON)  # more than the head of a file
     assert len(trace.of_kind(Kind.STEP)) == 2
     assert trace.run["nccl"]["rings"]
+
+
+def test_one_step_between_nccls_lines_makes_no_training_log(tmp_path):
+    ring, line = "node-a:1320:1330 [0] NCCL INFO Using network IB\n", MEGATRON.splitlines(True)[-1]
+    for steps in (1, 2):
+        (path := tmp_path / "out.log").write_text(ring + line * steps + ring)
+        source = content.SourceFile(path, path.read_bytes())
+        assert training_logs.recognises(source) == (steps == 2)
 
 
 @given(st.text(max_size=80), st.sampled_from([MEGATRON, TITAN, TRAINER, MLPERF]), st.integers(0))

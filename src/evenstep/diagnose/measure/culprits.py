@@ -79,9 +79,7 @@ def with_stacks(trace: Trace, finding: Finding, slow: Array | None = None) -> Fi
         were = "" if told else f"; {'they were' if len(own) > 1 else 'it was'} in {place}"
         return replace(finding, stacks=stacks, cause=finding.cause + were)
     numbers = trace.of_kind(Kind.STEP).step
-    rows = (
-        rows.select(rows.step <= numbers.max(initial=0)) if len(numbers) else rows
-    )  # none after them
+    rows = rows.select(rows.step <= numbers.max()) if len(numbers) else rows  # none after them
     if system or not len(rows):
         return finding
     within = [(rows.step >= one) & (rows.step <= end) for one, end in finding.when.steps]
@@ -141,10 +139,8 @@ def _of_late(
     outside = np.isin(rows["rank"], ranks, invert=True)
     if not ranks:  # all are late together: each beside its own other steps
         ranks, outside = sampled[: levels.LISTED], ~inside
-        some = (
-            finding.when.pattern == "transient"
-        )  # long beside steps in which nobody was looked at
-        if not (inside.any() and (some or outside.any())):
+        rare = finding.when.pattern == "transient"  # and long: in others nobody may have looked
+        if not (inside.any() and (rare or outside.any())):
             return []
     others = [_samples(trace, rows, rank, outside, place_of) for rank in sampled]
     others = [each for each in others if each.total]

@@ -336,8 +336,9 @@ def shapes(trace: Trace, measured: Transfers) -> list[Shape]:
 
 
 def _most_on_a_node(trace: Trace, groups: list[int]) -> int:
-    on = ({node_of(trace, one) for one in trace.groups[group].ranks} for group in groups)
-    return max(Counter(node for nodes in on for node in nodes).values())
+    traced = ([one for one in trace.groups[group].ranks if one in trace.ranks] for group in groups)
+    on = Counter(node for ranks in traced for node in {node_of(trace, one) for one in ranks})
+    return max(on.values())
 
 
 def _by_speed(measured: Transfers, op: int, groups: list[int]) -> list[list[int]]:

@@ -392,9 +392,9 @@ def recognises(source: SourceFile) -> bool:
     head = _HOLE.sub(b"", source.head)
     if b"\0" in head:
         return False
-    read_on = islice(lines(source.path), SEARCHED_LINES if b"NCCL INFO" in head else 0)
-    shown = head.decode("utf-8", "replace").splitlines()
-    return _has_steps(chain(shown, (line.text for line in read_on)))
+    if b"NCCL INFO" in head:
+        return _has_steps(line.text for line in islice(lines(source.path), SEARCHED_LINES))
+    return _has_steps(head.decode("utf-8", "replace").splitlines())
 
 
 def _has_steps(text: Iterable[str]) -> bool:
