@@ -117,14 +117,14 @@ def test_a_rank_without_a_device_has_no_share(tmp_path):
 
 @real
 def test_culprits_of_a_real_step_stand_as_they_were_waited_for():
-    """Title and the blame beside it name the same rank first."""
+    """Headline, title and the blame beside them name the same rank first: with its late entry they
+    cost more than the loaders of all ranks."""
     found = diagnose(open_trace([DATA / "dlrm_kineto.tar.gz"]))
     blamed = found.summary["blame"]
     assert [one["rank"] for one in blamed["culprits"]] == [7, 5, 4]
-    late = next(one for one in found.findings if one.where.ranks)
-    assert list(late.where.ranks) == [7, 5, 4]
-    assert late.title.endswith("on ranks 7, 5 and 4")
-    assert 0.05 < late.severity < found.summary["shares"]["wait"]  # others' hosts are slow, too
+    assert list(found.findings[0].where.ranks) == [7, 5, 4]
+    assert found.findings[0].title.endswith("on ranks 7, 5 and 4")
+    assert found.summary["verdict"].startswith("Ranks 7, 5 and 4 cost")
     assert blamed["largest_delay"]["rank"] == 7
 
 

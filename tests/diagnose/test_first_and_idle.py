@@ -8,7 +8,7 @@ import pytest
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.trace.spool.layout import Kind, Op, Phase
-from tests.diagnose.programs import Do, Job, prefetched
+from tests.diagnose.programs import Do, Job, data_parallel, prefetched
 from tests.diagnose.synthetic import BOOT_NS, MS, World, with_rows
 
 LATE_MS = 300
@@ -93,6 +93,20 @@ def test_hosts_that_are_all_slow_are_launch_bound_though_one_is_the_slowest():
     lost = sum(finding.severity for finding in found.values())
     assert lost == pytest.approx(1 - well.length_ns / late.length_ns, rel=0.02)
     assert found["Launch-bound"].severity > lost / 2
+
+
+def test_slow_hosts_of_half_of_the_ranks_are_mended_with_all_that_they_issue():
+    """Each work is issued in 2 ms, by four of eight ranks in 12 ms: none of it is other noise."""
+    slow, well = (
+        data_parallel(
+            device=True, noise=0.02, ahead=True,
+            issue_ns=lambda _, rank, each=each: each if rank > 3 else 2 * MS,
+        ).run()
+        for each in (12 * MS, 2 * MS)
+    )  # fmt: skip
+    (found,) = diagnose(slow.trace()).findings
+    assert sorted(found.where.ranks) == [4, 5, 6, 7]
+    assert found.severity == pytest.approx(1 - well.length_ns / slow.length_ns, rel=0.02)
 
 
 @pytest.mark.filterwarnings("error")

@@ -82,6 +82,17 @@ def test_noise_stands_behind_a_cause_worth_naming_only(
     assert [rank_findings(both)[0] for both in ([noise, named], [named, noise])] == [first, first]
 
 
+@pytest.mark.parametrize(("late", "first"), [(0.02, "straggler"), (0.005, "input_pipeline")])
+def test_what_a_mode_says_of_the_same_ranks_counts_with_its_costlier_finding(
+    diagnosis: Diagnosis, late: float, first: str
+) -> None:
+    slow = replace(diagnosis.findings[0], mode="straggler", severity=0.07, where=Where([7, 5]))
+    before = replace(slow, severity=late, where=Where([7]))
+    loaders = replace(slow, mode="input_pipeline", severity=0.08, where=Where())
+    ranked = rank_findings([loaders, slow, before])
+    assert (ranked[0].mode, ranked[-1]) == (first, before)
+
+
 def test_a_healthy_run_is_one_line(diagnosis: Diagnosis) -> None:
     diagnosis.findings[:] = [replace(diagnosis.findings[0], severity=0.01)]
     assert [line.partition(":")[0] for line in lines(diagnosis)] == ["Healthy"]

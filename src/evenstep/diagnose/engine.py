@@ -79,15 +79,18 @@ def _at_most(finding: Finding) -> Finding:
 
 
 def rank_findings(findings: Sequence[Finding]) -> list[Finding]:
-    """Findings that ended the job first, then the costliest; but behind causes worth naming stand
-    noise of up to twice their cost and, where they have culprits, jitter of hosts and cores of up
-    to `SEVERAL` times theirs."""
+    """Findings that ended the job first, then the costliest, with what else a mode says of the same
+    ranks; but behind causes worth naming stand noise of up to twice their cost and, where they have
+    culprits, jitter of hosts and cores of up to `SEVERAL` times theirs."""
     noise = "synchronization_amplification"
     causes = [one for one in findings if one.severity >= NAMED and one.mode != noise]
     named = [one.severity for one in causes if one.where.ranks and one.mode not in TERMINAL]
 
     def place(finding: Finding) -> tuple[bool, float, bool]:
-        weight = finding.severity
+        mine = set(finding.where.ranks)
+        same = [one for one in findings if one.mode == finding.mode and one.where.ranks]
+        weight = sum(one.severity for one in same if mine.issuperset(one.where.ranks))
+        weight = max(weight, finding.severity)
         if causes and finding.mode == noise:
             weight *= MOST
         elif finding.mode == "runtime_jitter" and not finding.where.ranks:

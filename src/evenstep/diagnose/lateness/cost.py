@@ -133,9 +133,11 @@ class Costs:
         between other operations makes up for nothing (without a peer that is not: in such phases),
         others where they do in that very step; from all places where those explain less than half.
         What a device does after the last operation of a late step is seen before the first of the
-        next, and taken there."""
+        next, and taken there. Hosts of late lanes issue as soon as others', or their devices, with
+        less to do, would wait for them."""
         changed, late_ns = self.graph.own_ns.copy(), self._by_segment(late_ns)
-        recorded_ns = self._by_segment(recorded_ns)
+        took, recorded_ns = self.graph.took_ns.copy(), self._by_segment(recorded_ns)
+        issue_ns = np.append(took, 0.0)[self.graph.host]
         for part in self.parts:
             wanted = late_ns[part.segments][:, part.lanes]
             if not (wanted > 0).any():
@@ -155,7 +157,12 @@ class Costs:
             above = np.maximum(above_others(own[1:, :, 0]), 0.0)
             less[1:, :, 0] += np.where(ended, above, 0.0)
             part.assign(changed, np.maximum(own - less, 0.0))
-        return self.change_to(changed)
+            issued, issue = self.graph.host[part.rows], part.by_place(issue_ns)
+            held = part.there & (issued >= 0) & (wanted > 0)[:, :, None]
+            held &= (recorded_ns[part.segments][:, part.lanes] <= 0)[:, :, None]
+            np.minimum.at(took, issued[held], (issue - _excess(issue, late))[held])
+        sooner = np.flatnonzero(took != self.graph.took_ns)
+        return self.change_to(changed, NONE._replace(operations=sooner, took_ns=took[sooner]))
 
     def _by_segment(self, cells_ns: Array) -> Array:
         """Values of cells (steps × lanes) by segment and lane: of a cell with rows in a later
