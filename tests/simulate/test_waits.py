@@ -70,6 +70,19 @@ def test_waits_for_buckets_of_the_step_before_are_recorded():
     assert shares["compute"] == pytest.approx(result.shares.compute, abs=0.02)
 
 
+def test_who_waits_for_a_bucket_of_the_step_before_waits_for_the_slow_rank():
+    """Of four buckets the last, 3.5 ms that nothing hides, begins as the slow rank's backward ends:
+    the others wait for it in all steps but the first."""
+    asked = scenario(*JOB, "strategy.kind=priority", "work.buckets=4", noise=[LATE])
+    result, trace = simulate_trace(asked)
+    after = asked.run.steps - 1
+    waited_ms = after * OTHERS * 18
+    worked_ms = asked.run.steps * (90 + (1 - OTHERS) * 18)
+    waited = waited_ms / (worked_ms + waited_ms + after * EXCHANGE_MS / 4)
+    assert result.shares.wait == pytest.approx(waited)
+    assert diagnose(trace).summary["shares"]["wait"] == pytest.approx(waited, abs=1e-3)
+
+
 def test_links_to_a_busy_expert_are_not_slow():
     """It receives half more than the others, over links that carry all they can."""
     sets = (

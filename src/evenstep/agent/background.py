@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from evenstep.agent.exchange.messages import Late, WindowReport
     from evenstep.agent.exchange.node_store import StoreClient, StoreServer
     from evenstep.agent.exchange.sharing import Sharing
-    from evenstep.agent.pulse.interruptions import Interruptions
     from evenstep.agent.pulse.vigil import Standstill
     from evenstep.host.sources import Source
 
@@ -77,19 +76,15 @@ class Background:
         )  # fmt: skip
         self._work.wake = self.sampler.wake
         if identity.rank == 0:
-            self._work.processed = lambda closed: self._interruptions.add(closed)
+            from evenstep.agent.pulse.interruptions import Interruptions
+
+            self._work.processed = Interruptions().add
 
     @cached_property
     def _live(self) -> LiveView:
         from evenstep.agent.exchange.live import LiveView
 
         return LiveView(self._folder, self._config.pace_threshold)
-
-    @cached_property
-    def _interruptions(self) -> Interruptions:
-        from evenstep.agent.pulse.interruptions import Interruptions
-
-        return Interruptions()
 
     @property
     def device_index(self) -> int | None:

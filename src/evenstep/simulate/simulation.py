@@ -224,6 +224,7 @@ class _Run:
         self._peak = np.zeros(len(setup.network.capacity))
         self.followed = self.rated = 0  # messages and their rates, see `World`
         self._times: Counter[Flow] = Counter()  # how often each collective was run
+        self._before: FinishedStep | None = None  # the step that was kept last
         self.extras: list[Extra] = []
         self._recorders: list[tuple[StepRows, SimulatedRecorder]] = []
         if sink is not None:
@@ -281,6 +282,7 @@ class _Run:
         assert found is not None
         step, length = found
         step = step.moved(0, -float(step.begin.min()))
+        self._before = step.moved(-1, -length)
         for number in range(setup.scenario.run.steps):
             yield step.moved(number, number * length)
 
@@ -299,7 +301,7 @@ class _Run:
 
     def _keep(self, done: FinishedStep) -> None:
         """Add a step to the sums and record it."""
-        spent = step_shares(done)
+        spent, self._before = step_shares(done, self._before), done
         self._account.add(done, spent)
         self._times.update(flow for flow in done.graph.flows if flow.stages)
         for step_rows, recorder in self._recorders:

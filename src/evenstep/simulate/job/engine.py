@@ -7,7 +7,6 @@ records of the trace and the sums of a run follow from these and the graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -127,8 +126,8 @@ def pacing_signals(done: FinishedStep) -> StepSignals | None:
     )  # fmt: skip
 
 
-def step_shares(done: FinishedStep) -> dict[str, Array]:
-    """The `SHARES` of a step, (ranks,): `work` includes `input`, and `blocked` what is `waited`."""
+def step_shares(done: FinishedStep, before: FinishedStep | None = None) -> dict[str, Array]:
+    """`SHARES` of a step after another, (ranks,): `work` includes `input`, `blocked` `waited`."""
     found = {name: np.zeros(len(done.begin)) for name in SHARES}
     for number, role in enumerate(done.graph.roles):
         mine = done.graph.ranks_of[number]
@@ -138,21 +137,24 @@ def step_shares(done: FinishedStep) -> dict[str, Array]:
             elif one.kind not in (COMPUTE, SLOWED) or one.phase is Phase.SYNC:
                 length = np.maximum(end - now, 0.0)
                 found["blocked"][mine] += length
-                waited = _waits(done, role, one, now, mine)
+                waited = _last_entry(done, before, role, one)[mine] - now
                 found["waited"][mine] += np.fmin(np.fmax(waited, 0.0), length)
     work = done.over - done.begin - found["blocked"] - done.held
     return {**found, "work": work, "held": done.held}
 
 
-def _waits(done: FinishedStep, role: RankProgram, one: Operation, now: Array, mine: Any) -> Array:
-    """From `now` until the last entry into what is awaited, which no network shortens; NaN where a
-    rank has no part."""
+def _last_entry(
+    done: FinishedStep, before: FinishedStep | None, role: RankProgram, one: Operation
+) -> Array:
+    """When the last rank enters what is awaited; inf: when the wait ends; NaN: no part in it."""
     if one.kind == COLLECTIVE:
-        return np.asarray(done.last_entries(one.instance)[mine] - now)
+        return done.last_entries(one.instance)
     awaited = [role.operations[row].instance for row, _ in one.needs]
-    if any(back for _, back in one.needs):  # a barrier of an earlier step is but a wait
-        return np.full(len(now), np.inf if done.graph.flows[awaited[0]].bytes == 0 else 0.0)
-    return np.asarray(np.fmax.reduce([done.last_entries(each)[mine] for each in awaited]) - now)
+    if any(back for _, back in one.needs):  # of an earlier step, where a barrier is but a wait
+        if before is None or done.graph.flows[awaited[0]].bytes == 0:
+            return np.full(len(done.begin), np.inf)
+        done = before
+    return np.asarray(np.fmax.reduce([done.last_entries(each) for each in awaited]))
 
 
 # -- sums over steps -------------------------------------------------------------------------------
