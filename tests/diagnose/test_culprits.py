@@ -409,6 +409,14 @@ def test_lateness_that_begins_or_ends_within_the_run_is_told_with_that_step(late
     assert f"enters last {told}: " in found.cause
 
 
+def test_a_rank_that_is_late_by_more_and_less_in_all_steps_is_said_to_be_last_in_all():
+    world = World(style="blocking")
+    table = world.everywhere()
+    table[:, 1] = np.random.default_rng(0).uniform(5, 60, 60) * MS
+    (found,) = diagnose(world.delayed(Phase.BACKWARD, table).trace()).findings
+    assert "enters last: " in found.cause
+
+
 def test_a_late_rank_without_phases_is_compared_with_others_machine_and_program():
     """Where in the step it is late, and so whether by its program, nothing tells."""
     world = World(noise=0.01, phases=False, style="blocking")

@@ -127,11 +127,10 @@ def single_operations(table: Columns, operations: Columns) -> Columns:
 def _table(rows: Columns, enter: Array | None, wait: Array | None, order: Array | int) -> Columns:
     """Rows of the graph from a table with lane, step, enter_ns, leave_ns and seq."""
     nothing, small = np.full(len(rows), NONE), np.full(len(rows), NONE, np.int8)
-    told: dict[str, Array] = dict.fromkeys(
-        ("slack_ns", "behind_ns", "unblocked_ns", "inside", "after"), small
-    )
-    told["idle"] = small > 0
-    entered = enter is not None
+    names = ("slack_ns", "behind_ns", "unblocked_ns", "inside", "after")
+    told = dict.fromkeys(names, small) | {"idle": small > 0}
+    if enter is not None:
+        told |= {name: rows[name] for name in told if name in rows}
     return Columns(
         {
             "lane": rows.lane.astype(np.int64),
@@ -142,10 +141,7 @@ def _table(rows: Columns, enter: Array | None, wait: Array | None, order: Array 
             "enter": nothing if enter is None else enter,
             "wait": nothing if wait is None else wait,
             "order": np.broadcast_to(np.asarray(order, np.int8), len(rows)),
-            **{
-                name: rows[name] if entered and name in rows else other
-                for name, other in told.items()
-            },
+            **told,
         }
     )
 

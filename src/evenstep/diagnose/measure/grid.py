@@ -253,10 +253,9 @@ def _common_steps(trace: Trace) -> tuple[Array, Array]:
     present = present[np.isin(present, list(trace.ranks))]
     numbers, counts = np.unique(steps.step, return_counts=True)
     numbers = numbers[counts >= max(len(present), 1)].astype(np.int64)
-    if any(trace.ranks[int(rank)].dropped for rank in present):
+    if cut := [int(rank) for rank in present if trace.ranks[int(rank)].dropped]:
         oldest = trace.table.oldest_steps()
-        cut = [oldest[int(rank)] for rank in present if trace.ranks[int(rank)].dropped]
-        numbers = numbers[numbers > max(cut)]
+        numbers = numbers[numbers > max(oldest[rank] for rank in cut)]
     if not len(numbers) or numbers[0] >= WARM_UP_STEPS:
         return numbers, present
     mine = np.isin(steps.step, numbers)

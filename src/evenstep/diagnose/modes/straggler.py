@@ -172,10 +172,17 @@ def _late(case: Case, cells: Array) -> list[Finding]:
 
 
 def _told(case: Case, cells: Array) -> Array:
-    """The cells that are told: of a rank that is always late those of half its usual lateness or
-    more, so that one that is late in a part of the run is told with that part alone."""
+    """The cells that are told: all, or those of half the usual lateness or more where these are
+    the ones of a stretch of steps, besides which the rank is hardly late."""
     late = case.delays.late_ns[Cause.WORK]
-    return np.asarray(cells & (late >= MOST * np.median(late[cells])))
+    most = np.asarray(cells & (late >= MOST * np.median(late[cells])))
+    return most if _is_stretch(most) else cells
+
+
+def _is_stretch(cells: Array) -> bool:
+    """Whether they are in nearly all steps from their first to their last, and not of the run."""
+    hit = np.flatnonzero(cells.any(axis=1))
+    return bool(len(hit) < (1 - MINOR) * len(cells) and len(hit) >= (1 - MINOR) * (np.ptp(hit) + 1))
 
 
 def _remedy(case: Case, cells: Array, kind: str, place: str) -> str:
@@ -188,16 +195,15 @@ def _remedy(case: Case, cells: Array, kind: str, place: str) -> str:
 
 def _often(case: Case, cells: Array, pattern: str | None) -> str:
     """In which steps, unless in nearly all: those of one stretch, or in how many."""
-    steps, late = case.grid.steps, np.asarray(cells.any(axis=1))
-    part, hit = float(late.mean()), np.flatnonzero(late)
-    if part < 1 - MINOR and late[hit[0] : hit[-1] + 1].mean() >= 1 - MINOR:
-        first, last = int(steps[hit[0]]), int(steps[hit[-1]])
+    steps, hit = case.grid.steps, np.flatnonzero(cells.any(axis=1))
+    if _is_stretch(cells):
+        first, last = steps[hit[[0, -1]]].tolist()
         if last == steps[-1] > first:
             return f" from step {first} on"
         if first == steps[0] < last:
             return f" up to step {last}"
         return f" in step{'s' * (len(hit) > 1)} {words.ranges([(first, last)])}"
-    if pattern == "chronic" and part < 1 - MINOR:
+    if pattern == "chronic" and (part := len(hit) / len(steps)) < 1 - MINOR:
         return f" in {words.percent(part)} of the steps"
     return {"transient": " now and then", "bursty": " for stretches of steps"}.get(str(pattern), "")
 
