@@ -174,6 +174,22 @@ def test_what_a_rank_stands_still_in_is_the_first_collective_without_an_end(watc
     assert watch.standstill.inside == "all_reduce 7"
 
 
+@pytest.mark.parametrize(
+    ("seen", "at"),
+    [
+        (["<nn/linear.py>:9 forward", "train.py:3 f"], "train.py:3 f"),
+        (["-packages/a.py:1 g", "<stdin>:2 f", "x.py:1 run"], "<stdin>:2 f, in -packages/a.py:1 g"),
+        (["<threading.py>:9 wait", "<string>:1 __init__"], ""),
+        ([], ""),
+    ],
+)
+def test_it_is_told_where_the_script_stands_also_one_that_was_typed(watched, monkeypatch, seen, at):
+    watch, recorder, _ = watched
+    monkeypatch.setattr(vigil, "frames_of_thread", lambda ident: seen if ident else [])
+    watch.look(begins(recorder, monotonic_ns()) + 60_000 * MS)
+    assert watch.standstill.at == at
+
+
 def test_a_step_that_ends_ends_the_standstill(watched):
     watch, recorder, _ = watched
     start = begins(recorder, monotonic_ns())

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from evenstep.agent.pulse.frames import frames_of_thread
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.host.sysfs import read_text
-from evenstep.trace.frames import SEPARATOR, called_there, own_place
+from evenstep.trace.frames import SEPARATOR, called_there, distance, own_place
 from evenstep.trace.spool.layout import WORD_EXIT, WORD_GROUP_SEQ, WORD_KIND, WORD_STEP, Kind, Op
 
 MOST_LOOKS, FEWEST_LOOKS = 40, 6  # samples of a burst
@@ -156,7 +156,7 @@ class Vigil:
         frames = self._take(now_ns)
         inside = self._inside(self._write())
         places = own_place(frames), called_there(frames)
-        at = ", in ".join(place for place in places if place and not place.startswith("<"))
+        at = ", in ".join(place for place in places if place and distance(place) < 2)
         self.standstill = Standstill(self._step, now_ns - lasted_ns, inside, at)
 
     def _inside(self, newest: int) -> str:
