@@ -1244,6 +1244,12 @@ def test_a_loop_is_read_by_its_number_and_its_time_wherever_they_stand(opened, l
     }
 
 
+@pytest.mark.parametrize("line", ["eval step: {}, loss 2.3, time: 9.5 s", "Test iter {}: time 9 s"])
+def test_the_steps_of_an_evaluation_are_none_of_the_training(opened, line):
+    rows = (f"step: {at} loss 2.3 step_time: 0.5 s\n{line.format(at)}\n" for at in range(1, 9))
+    assert seconds_of(opened("".join(rows))) == dict.fromkeys(range(1, 9), 0.5)
+
+
 def test_a_rounded_rate_of_one_digit_is_no_time(opened):
     text = "".join(f"train | step: {at} | steps/sec:    0.1 | loss: 3\n" for at in (140, 160, 180))
     with pytest.raises(EvenstepError, match="nothing to read"):

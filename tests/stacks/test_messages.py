@@ -88,7 +88,7 @@ def test_where_all_links_become_slow_together_none_is_named(since):
 
 
 def test_of_two_slow_links_the_costlier_is_told_with_its_own_steps_and_times():
-    """One of 6 ms more in the last 18 of 37 steps, and one of 2 ms more in all."""
+    """One of 6 ms more in the last half of 40 steps, and one of 2 ms more in all."""
     slow = Pipeline(stages=4, on_device=True, steps=40, slow_link={(0, 1): 6.0, (2, 3): 2.0})
     finding = diagnose(replace(slow, slow_from={(0, 1): 20}).trace()).findings[0]
     assert finding.title == "Slow messages between ranks 0 and 1"

@@ -294,7 +294,8 @@ KINDS = {
     "detectron2 without last_time": _kind("time: ", ALL, _ITER, bare=r"\btime: " + _SECONDS),
     # `iter 100: loss 2.31, time 123.45ms`, `step 5 | … | dt: 12.3ms`, `Iteration: 5, …, Time: 1.5`
     "nanoGPT": _kind("", 1, r"^.{0,80}?\b(?:[Ii]ter(?:ation)?|[Ss]tep):?\s{1,8}<step>\s?[:,/ |]",
-        bare=r"(?<!val )(?<!ing )\b(?:[Tt]ime|dt):? {0,4}(?:<ms> ?ms\b|<s>(?: ?s(?:ec)?\b|\s*$))"),
+        bare=r"(?<!ing )\b(?:[Tt]ime|dt):? {0,4}(?:<ms> ?ms\b|<s>(?: ?s(?:ec)?\b|\s*$))",
+        guard=_TRAINING),
     # also in the form `"num_updates": "2", … "wall": "75"`
     "fairseq": _kind("num_updates", BETWEEN,
         r'\bnum_updates(?:=|": ")<step>"?,.{0,400}?\bwall(?:=|": ")<wall>'),
