@@ -38,3 +38,16 @@ def test_a_fault_in_the_first_steps_costs_what_it_takes():
     (found,) = diagnose((slow := World(steps=30).delayed(Phase.BACKWARD, table)).trace()).findings
     assert found.where.ranks == [1]
     assert found.severity == pytest.approx(slow.injected_share(), rel=0.05)
+
+
+@pytest.mark.parametrize("phase", [Phase.CHECKPOINT, Phase.EVALUATION])
+def test_stops_on_record_are_no_measure_of_how_long_steps_take(phase):
+    """A first step of 3 s beside stops of 2 s; a stop in the first step is none that starts up."""
+    table = np.zeros((60, 4))
+    table[[20, 40]] = 2000 * MS
+    stopped, first = World().delayed(phase, table), np.zeros((60, 4))
+    first[0] = 3000 * MS
+    started = stopped.delayed(Phase.FORWARD, first)
+    assert diagnose(started.trace()).summary["steps"] == 59
+    early = World().delayed(phase, table + first)
+    assert diagnose(early.trace()).summary["steps"] == 60

@@ -261,17 +261,28 @@ def _common_steps(trace: Trace) -> tuple[Array, Array]:
     mine = np.isin(steps.step, numbers)
     length = (steps.exit_ns - steps.enter_ns)[mine].astype(float)
     place = np.searchsorted(numbers, steps.step[mine])
-    return numbers[warm_up_steps(medians_of(length, place, len(numbers))) :], present
+    length = medians_of(length, place, len(numbers))
+    return numbers[warm_up_steps(length, lambda at: _stops(trace, int(numbers[at]))) :], present
 
 
-def warm_up_steps(length_ns: Array) -> int:
-    """How many of a run's first steps start up: they took longer than all later ones, by more than
-    those differ from each other. Allocation, autotuning, compilation, first touches."""
+def warm_up_steps(length_ns: Array, stops: Callable[[int], bool] | None = None) -> int:
+    """How many of a run's first steps start up: they took longer than all later ones that no stop
+    on record has made long, by more than those differ from each other. Allocation, autotuning,
+    compilation, first touches."""
+    stops = stops or (lambda _: False)
     for count in range(WARM_UP_STEPS * (len(length_ns) >= FEWEST_STEPS + WARM_UP_STEPS), 0, -1):
-        later = length_ns[count:]
-        if length_ns[:count].min() - later.max() > np.ptp(later):
+        first, later = length_ns[:count].min(), length_ns[count:]
+        longer = np.flatnonzero(later >= (first + later.min()) / 2) + count
+        enough = len(later) - len(longer) >= FEWEST_STEPS
+        if enough and all(map(stops, longer.tolist())) and not any(map(stops, range(count))):
             return count
     return 0
+
+
+def _stops(trace: Trace, step: int) -> bool:
+    """Whether any rank writes a checkpoint or evaluates in a step."""
+    phases = trace.window(step, step + 1, {Kind.PHASE: ("op",)}).of_kind(Kind.PHASE)
+    return bool(np.isin(phases.op, (int(Phase.CHECKPOINT), int(Phase.EVALUATION))).any())
 
 
 def _finished(trace: Trace, numbers: Array) -> tuple[Array, list[str]]:

@@ -23,7 +23,6 @@ import numpy.typing as npt
 
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.diagnose.levels import CLEARLY, FEWEST, MINOR, MOST, NAMED, SEVERAL
-from evenstep.diagnose.measure.grid import warm_up_steps
 from evenstep.statistics.interval import SEED, Share, blocks, of_draws
 from evenstep.trace.columns import Array, medians_of
 from evenstep.trace.spool.layout import Kind
@@ -59,7 +58,7 @@ def scaling_point(trace: Trace, diagnosis: Diagnosis) -> ScalingPoint:
     _, place, count = np.unique(steps.step[done], return_inverse=True, return_counts=True)
     middle = medians_of(length, place, len(count))
     whole = middle[count == count.max()] if len(count) else middle
-    step_ns = whole[warm_up_steps(whole) :]
+    step_ns = whole[-(diagnosis.summary.get("steps") or 0) :]
     time = diagnosis.summary.get("step_time") or {}
     rate = diagnosis.summary.get("throughput") or {}
     each_s = rate.get("value") if rate.get("unit") == "samples/s" else None
