@@ -6,6 +6,8 @@ import pytest
 from evenstep.diagnose.engine import diagnose
 from evenstep.importers.opening import open_trace
 from evenstep.trace.spool.layout import Kind
+from evenstep.trace.store.reading import load_store
+from evenstep.trace.store.writing import write_store
 from tests.importers.profiles import Profile
 
 WORLD, STEPS, LATE_US, STEP_US = 4, 40, 3_000, 13_000
@@ -125,6 +127,9 @@ def test_a_slow_host_costs_no_more_than_the_others_hosts_would_take_without_it(t
     a step of 4 × 310 µs takes 4 × 210 µs without rank 2, not the 4 × 40 µs of the devices."""
     for rank in range(WORLD):
         host_bound_job(rank, slow=2).write(tmp_path / f"rank-{rank}.json.gz")
-    late = next(f for f in diagnose(open_trace([tmp_path])).findings if f.where.ranks)
-    assert list(late.where.ranks) == [2]
-    assert late.options[0].gain == pytest.approx(100 / 310, rel=0.1)
+    trace = open_trace([tmp_path])
+    write_store(trace, tmp_path / "store")
+    for each in (trace, load_store(tmp_path / "store")):
+        late = next(f for f in diagnose(each).findings if f.where.ranks)
+        assert list(late.where.ranks) == [2]
+        assert late.options[0].gain == pytest.approx(100 / 310, rel=0.1)

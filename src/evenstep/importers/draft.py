@@ -23,9 +23,6 @@ from evenstep.trace.trace import Group, RankInfo, Trace
 #: than 1 on the reference clock: an end at 0 means unknown.
 FIRST_NS = 7_200_000_000_000
 ORIGIN_NS = 1_000_000_000  # of one clock that begins with the trace
-#: Also, of a device's calls, when the host issued them and when it last was blocked before; 0 where
-#: that is not known.
-_TYPES = EVENT_TYPES | dict.fromkeys(("issued_ns", "freed_ns"), np.dtype(np.int64))
 LATEST_NS = 1 << 62  # a time beyond it is damage: 146 years
 MOST_BYTES = 1 << 62
 
@@ -86,7 +83,7 @@ class Draft:
         rows; missing columns get the value for none."""
         length = max((np.size(values) for values in columns.values() if np.ndim(values)), default=1)
         given = {**NONE_VALUES, **columns, "rank": rank}
-        self._tables.append(Columns.filled(given, _TYPES, length))
+        self._tables.append(Columns.filled(given, EVENT_TYPES, length))
 
     def calls(self, rank: int | Array, /, **columns: Any) -> None:
         """Add collectives and messages, by their `op`. If `device` is given, device times equal the
@@ -118,7 +115,7 @@ class Draft:
             raise TraceError(f"nothing to read: {reasons or 'there is no rank in it'}")
         size = max(self.ranks) + 1
         size = max(size, world or 0, *(max(g.ranks, default=-1) + 1 for g in self._group_table), 0)
-        events = _number(Columns.concatenate([Columns.filled({}, _TYPES, 0), *self._tables]))
+        events = _number(Columns.concatenate([Columns.filled({}, EVENT_TYPES, 0), *self._tables]))
         return Trace(
             run=dict(run), world=size, attempt=0,
             ranks={rank: self.ranks[rank] for rank in sorted(self.ranks)}, events=events,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -26,6 +26,11 @@ from evenstep.trace.trace import ByKind, EventTable
 _NUMBERS = dict.fromkeys(("rank", "group", "name"), np.dtype(np.int32))
 #: Columns of `Trace.events` and their types: the rank, and the fields of a record.
 EVENT_TYPES = _NUMBERS | {name: RECORD[name] for name, _ in layout.RECORD_FIELDS} | _NUMBERS
+#: Columns of profiles: when the host issued a device's call, and when it last was blocked before; 0
+#: where that is not known.
+OfHosts = Literal["issued_ns", "freed_ns"]
+OF_HOSTS: tuple[OfHosts, ...] = get_args(OfHosts)
+EVENT_TYPES |= dict.fromkeys(OF_HOSTS, np.dtype(np.int64))
 EVENT_COLUMNS: tuple[str, ...] = ("rank", *(name for name, _ in layout.RECORD_FIELDS))
 #: Values that stand for none, of columns in which 0 does not.
 NONE_VALUES = {"peer_or_root": layout.NO_PEER, "device": layout.HOST_DEVICE, "group": -1}

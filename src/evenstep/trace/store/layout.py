@@ -23,6 +23,7 @@ import numpy as np
 from evenstep.errors import LayoutError, TraceError, refuse_as
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.reader import SUMMARY
+from evenstep.trace.spooled import OfHosts
 
 SCHEMA = "evenstep.store/1"
 MANIFEST = "store.json"
@@ -88,6 +89,7 @@ class Manifest:
     on_device: bool  # some collectives ran on a device
     steps: int  # number of steps with records
     parts: Sequence[StoredPart]
+    of_hosts: Sequence[OfHosts] = ()  # those that it has
 
     def write(self, folder: Path) -> None:
         text = json.dumps({"schema": SCHEMA, **asdict(self)}, separators=(",", ":"))

@@ -174,7 +174,7 @@ class StoredEvents(OnDisk):
         return ByKind({k: self._read(parts, [k], ("rank", *wanted[k]), where) for k in wanted})
 
     def in_memory(self) -> Columns:
-        return self._whole(EVENT_COLUMNS)
+        return self._whole((*EVENT_COLUMNS, *self._manifest.of_hosts))
 
     def step_numbers(self) -> Array:
         if not self._parts:

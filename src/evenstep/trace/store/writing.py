@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from evenstep.trace.columns import Array, Columns, positions_by_key
 from evenstep.trace.cores import map_on_cores
 from evenstep.trace.ranks import format_ranks
 from evenstep.trace.spool.layout import Flag, Kind
-from evenstep.trace.spooled import EVENT_COLUMNS, EVENT_TYPES, LIGHT, OnDisk
+from evenstep.trace.spooled import EVENT_COLUMNS, EVENT_TYPES, LIGHT, OF_HOSTS, OnDisk
 from evenstep.trace.store import database as store_database
 from evenstep.trace.store import layout
 from evenstep.trace.trace import Trace
@@ -69,10 +70,12 @@ def _write(trace: Trace, folder: Path) -> list[layout.StoredPart]:
     (folder / layout.EVENTS).mkdir(parents=True)
     steps = trace.table.step_numbers()
     blocks = _blocks(trace, len(steps))
+    of_hosts = [one for one in OF_HOSTS if one in trace.events and trace.events[one].any()]
+    names = (*EVENT_COLUMNS, *of_hosts)
     most = max(int(STRETCH_RECORDS / max(trace.table.per_step(), 1)), 1)
     stretches = [steps[first : first + most] for first in range(0, len(steps), most)]
     found = map_on_cores(
-        lambda each: _stretch(trace, folder, int(each[0]), int(each[-1]), blocks), stretches
+        lambda each: _stretch(trace, folder, int(each[0]), int(each[-1]), blocks, names), stretches
     )
     parts = [part for stretch in found for part in stretch]
     with store_database.connect() as connection:
@@ -91,6 +94,7 @@ def _write(trace: Trace, folder: Path) -> list[layout.StoredPart]:
         on_device=trace.table.flagged(Kind.COLLECTIVE, Flag.ON_DEVICE),
         steps=len(steps),
         parts=parts,
+        of_hosts=of_hosts,
     ).write(folder)
     return parts
 
@@ -107,7 +111,7 @@ def _blocks(trace: Trace, steps: int) -> Array:
 
 
 def _stretch(
-    trace: Trace, folder: Path, first: int, last: int, blocks: Array
+    trace: Trace, folder: Path, first: int, last: int, blocks: Array, names: Sequence[str]
 ) -> list[layout.StoredPart]:
     window = trace.window(first, last + 1, _EVERYTHING)
     tables = [window.of_kind(kind) for kind in Kind]
@@ -118,7 +122,7 @@ def _stretch(
     with store_database.connect(1) as connection:
         for block in np.unique(np.concatenate(owner)):
             mine = [table.select(of == block) for table, of in zip(tables, owner, strict=True)]
-            arrays = record_arrays(Columns.concatenate([one.only(*EVENT_COLUMNS) for one in mine]))
+            arrays = record_arrays(Columns.concatenate([one.only(*names) for one in mine]))
             path = place / f"nodes-{block:05d}.parquet"
             store_database.write(connection, arrays, path)
             found.append(
@@ -162,7 +166,7 @@ def _distinct(events: Columns) -> bool:
 
 
 def record_arrays(table: Columns) -> dict[str, Array]:
-    return {name: np.ascontiguousarray(table[name], EVENT_TYPES[name]) for name in EVENT_COLUMNS}
+    return {name: np.ascontiguousarray(table[name], EVENT_TYPES[name]) for name in table}
 
 
 def rank_arrays(trace: Trace) -> dict[str, Any]:
