@@ -6,6 +6,8 @@ import pytest
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.measure.grid import warm_up_steps
 from evenstep.trace.spool.layout import Phase
+from evenstep.trace.store import reading
+from evenstep.trace.store.writing import write_store
 from tests.diagnose.synthetic import MS, World
 
 
@@ -30,6 +32,7 @@ def started(*first, usual=(100, 110, 105), count=30):
 def test_steps_start_up_that_are_longer_than_all_later_ones(first, left_out):
     assert warm_up_steps(started(*first)) == left_out
     assert warm_up_steps(started(*first)[:14]) == 0  # too few to leave any out
+    assert warm_up_steps(started(*first), lambda _: True) == 0  # what all steps do, these do, too
 
 
 def test_a_fault_in_the_first_steps_costs_what_it_takes():
@@ -41,7 +44,7 @@ def test_a_fault_in_the_first_steps_costs_what_it_takes():
 
 
 @pytest.mark.parametrize("phase", [Phase.CHECKPOINT, Phase.EVALUATION])
-def test_stops_on_record_are_no_measure_of_how_long_steps_take(phase):
+def test_stops_on_record_are_no_measure_of_how_long_steps_take(phase, tmp_path, monkeypatch):
     """A first step of 3 s beside stops of 2 s; a stop in the first step is none that starts up."""
     table = np.zeros((60, 4))
     table[[20, 40]] = 2000 * MS
@@ -49,5 +52,8 @@ def test_stops_on_record_are_no_measure_of_how_long_steps_take(phase):
     first[0] = 3000 * MS
     started = stopped.delayed(Phase.FORWARD, first)
     assert diagnose(started.trace()).summary["steps"] == 59
+    write_store(started.trace(), tmp_path / "store")
+    monkeypatch.setattr(reading, "LARGE_RECORDS", 0)  # left on disk
+    assert diagnose(reading.load_store(tmp_path / "store")).summary["steps"] == 59
     early = World().delayed(phase, table + first)
     assert diagnose(early.trace()).summary["steps"] == 60

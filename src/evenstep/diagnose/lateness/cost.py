@@ -157,10 +157,12 @@ class Costs:
             above = np.maximum(above_others(own[1:, :, 0]), 0.0)
             less[1:, :, 0] += np.where(ended, above, 0.0)
             part.assign(changed, np.maximum(own - less, 0.0))
-            issued, issue = self.graph.host[part.rows], part.by_place(issue_ns)
+            issued = self.graph.host[part.rows]
             held = part.there & (issued >= 0) & (wanted > 0)[:, :, None]
             held &= (recorded_ns[part.segments][:, part.lanes] <= 0)[:, :, None]
-            np.minimum.at(took, issued[held], (issue - _excess(issue, late))[held])
+            if held.any():
+                issue = part.by_place(issue_ns)
+                np.minimum.at(took, issued[held], (issue - _excess(issue, late))[held])
         sooner = np.flatnonzero(took != self.graph.took_ns)
         return self.change_to(changed, NONE._replace(operations=sooner, took_ns=took[sooner]))
 

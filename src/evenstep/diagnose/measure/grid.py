@@ -262,7 +262,8 @@ def _common_steps(trace: Trace) -> tuple[Array, Array]:
     length = (steps.exit_ns - steps.enter_ns)[mine].astype(float)
     place = np.searchsorted(numbers, steps.step[mine])
     length = medians_of(length, place, len(numbers))
-    return numbers[warm_up_steps(length, lambda at: _stops(trace, int(numbers[at]))) :], present
+    stops = _stops(trace)
+    return numbers[warm_up_steps(length, lambda at: stops(int(numbers[at]))) :], present
 
 
 def warm_up_steps(length_ns: Array, stops: Callable[[int], bool] | None = None) -> int:
@@ -274,15 +275,24 @@ def warm_up_steps(length_ns: Array, stops: Callable[[int], bool] | None = None) 
         first, later = length_ns[:count].min(), length_ns[count:]
         longer = np.flatnonzero(later >= (first + later.min()) / 2) + count
         enough = len(later) - len(longer) >= FEWEST_STEPS
-        if enough and all(map(stops, longer.tolist())) and not any(map(stops, range(count))):
+        if enough and not any(map(stops, range(count))) and all(map(stops, longer.tolist())):
             return count
     return 0
 
 
-def _stops(trace: Trace, step: int) -> bool:
-    """Whether any rank writes a checkpoint or evaluates in a step."""
-    phases = trace.window(step, step + 1, {Kind.PHASE: ("op",)}).of_kind(Kind.PHASE)
-    return bool(np.isin(phases.op, (int(Phase.CHECKPOINT), int(Phase.EVALUATION))).any())
+def _stops(trace: Trace) -> Callable[[int], bool]:
+    """Whether any rank writes a checkpoint or evaluates in a step. Of a run too large to hold, the
+    phases of the steps that are asked for are read."""
+    stops = (int(Phase.CHECKPOINT), int(Phase.EVALUATION))
+    if not isinstance(trace.events, OnDisk):
+        phases = trace.of_kind(Kind.PHASE)
+        return set(phases.step[np.isin(phases.op, stops)].tolist()).__contains__
+
+    def has_one(step: int) -> bool:
+        phases = trace.window(step, step + 1, {Kind.PHASE: ("op",)}).of_kind(Kind.PHASE)
+        return bool(np.isin(phases.op, stops).any())
+
+    return has_one
 
 
 def _finished(trace: Trace, numbers: Array) -> tuple[Array, list[str]]:
