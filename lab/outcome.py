@@ -1,10 +1,12 @@
 """What a comparison has shown: gain and CV of every arm, each with its 95 % interval.
 
-A round has one block of each arm, so an arm is compared with the baseline of the same round: what
-drifts slowly touches both. Gains are differences of logarithms of the mean step time, averaged over
-the jobs that pace; their interval is the trial's own (`random_trial`), valid at any number of
-rounds since the order of arms in a round is drawn by chance. The CV is that of all steps of an arm;
-its interval is a jackknife over rounds (Tukey 1958).
+A round has one block of each arm, so an arm is compared with the baselines of the same round: what
+drifts slowly touches all. Gains are differences of logarithms of the mean step time, averaged over
+the jobs that pace. Nobody sees them before the last round, so their number is fixed, and their
+interval is Student's, over rounds; the order of arms in a round is drawn by chance. The baseline
+varies most, as jobs stay in each other's way for whole blocks or not at all: an arm is compared
+with the mean of both its blocks, and only the second of them with the first alone. The CV is that
+of all steps of an arm; its interval is a jackknife over rounds (Tukey 1958).
 """
 
 from __future__ import annotations
@@ -14,17 +16,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 
-from evenstep.pacing.random_trial import interval
-from evenstep.statistics.interval import student
+from evenstep.statistics.interval import half_width, student
 from lab.arms import FEWEST_STEPS, Schedule
 from lab.run import Progress, Record, carry_out, schedule_of
 from lab.scenario import Scenario
 from lab.steps import Array, JobSteps, job_steps
 
-FEWEST_ROUNDS = 6  # with fewer, all signs are alike by chance too often
+FEWEST_ROUNDS = 6  # with fewer, a standard deviation says little
+BASELINES = 2  # the first arms of every comparison
 HARM = -0.005  # a loss below half a percent is none
 
 
@@ -222,8 +225,11 @@ def _arm(
 
 def _log_gains(sums: _Sums, arm: int) -> Array:
     """Of each round; nan where a block has too few steps."""
-    mean = sums.mean
-    return np.log(mean[:, 0] / mean[:, arm]) if len(mean) else np.array([])
+    logs = np.log(sums.mean)
+    if not len(logs):
+        return np.array([])
+    compared = logs[:, :1] if arm < BASELINES else logs[:, :BASELINES]
+    return np.asarray(compared.mean(axis=1) - logs[:, arm])
 
 
 def gain_interval(log_gains: Sequence[float] | Array) -> Interval:
@@ -231,10 +237,11 @@ def gain_interval(log_gains: Sequence[float] | Array) -> Interval:
     told = [float(value) for value in log_gains if math.isfinite(value)]
     if not told:
         return Interval(math.nan, None, None)
-    mean, *ends = interval(told)
-    if len(told) < FEWEST_ROUNDS or not all(map(math.isfinite, ends)):
+    mean = fmean(told)
+    if len(told) < FEWEST_ROUNDS:
         return Interval(math.expm1(mean), None, None)
-    return Interval(math.expm1(mean), *map(math.expm1, ends))
+    half = half_width(told)
+    return Interval(math.expm1(mean), math.expm1(mean - half), math.expm1(mean + half))
 
 
 def jackknifed(statistic: Callable[[int | None], float], rounds: int) -> Interval:

@@ -91,8 +91,24 @@ def test_nothing_is_said_before_there_is_a_round():
     assert math.isnan(auto.gain.value)
 
 
+def test_an_arm_is_compared_with_both_blocks_of_the_baseline():
+    schedule = Schedule(ARMS, 8, 0, seed=3)
+    _, again, slack = outcomes(
+        [Part([job(schedule, (0.09, 0.16, 0.1))], schedule, schedule.blocks)]
+    )
+    assert again.gain.value == pytest.approx(0.09 / 0.16 - 1)
+    assert slack.gain.value == pytest.approx(math.sqrt(0.09 * 0.16) / 0.1 - 1)
+
+
+@pytest.mark.parametrize("rounds", [6, 12, 60])
+def test_an_interval_holds_the_gain_in_19_of_20_comparisons(rounds):
+    log_gains = 0.03 + 0.05 * np.random.default_rng(5).standard_normal((1000, rounds))
+    found = [gain_interval(row) for row in log_gains]
+    outside = [not one.low < math.expm1(0.03) < one.high for one in found]
+    assert 0.03 < np.mean(outside) < 0.07
+
+
 def test_few_rounds_have_no_interval():
-    # Five signs are alike by chance too often: 2 / 2^5 > 5 %.
     assert gain_interval([0.1] * 5) == Interval(pytest.approx(math.expm1(0.1)), None, None)
     assert gain_interval([0.1] * 8).low == pytest.approx(math.expm1(0.1), abs=0.01)
 
