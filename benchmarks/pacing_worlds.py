@@ -250,7 +250,7 @@ def _long(args: argparse.Namespace) -> list[Row]:
     found = _measured(seeds, steps, JUDGED)
     what = f"{args.long} of them from {args.seed}, {steps} steps: "
     ours, chance = found[TOKEN], found[CHANCE]
-    command = f"{COMMAND} --seed {args.seed} --only long"
+    command = f"{COMMAND} --seed {args.seed} --only long --long {args.long}"
     return [
         Row(what + TOKEN, "below -.5 % as by chance", ours.text(), ours.below <= chance.below,
             command),
