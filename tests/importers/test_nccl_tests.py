@@ -92,15 +92,6 @@ def test_the_layout_without_a_root_is_read(floors):
     assert [floor["time_ns"] for floor in floors(text)] == [98380, 98670]
 
 
-def test_the_first_layout_counts_milliseconds_without_saying_so(floors):
-    text = """\
-        #                                            out-of-place                    in-place
-        #  bytes             N    type      op     time  algbw  busbw      res     time  algbw  busbw      res
-        10000000      10000000    char     sum    0.064  157.38   0.00    0e+00    0.005  2083.77   0.00    0e+00
-        """  # noqa: E501
-    assert [floor["time_ns"] for floor in floors(text)] == [64_000, 5_000]  # 10 MB at 157 GB/s
-
-
 def test_columns_may_be_blank(floors):
     text = PRESENT.replace("all_reduce", "all_gather") + HEADER + UNITS
     row = " 1024  256  float   8.1  0.13  0.06  0   7.9  0.13  0.06  0\n"  # neither redop nor root
@@ -140,14 +131,6 @@ def test_several_tests_in_a_file_keep_their_names_and_ranks(floors):
 def test_what_launchers_put_before_a_line_is_left_aside(floors, tag):
     log = PRESENT + HEADER + UNITS + ROW
     assert floors("".join(tag + line for line in log.splitlines(keepends=True))) == floors(log)
-
-
-@pytest.mark.parametrize(("ratio", "op"), [(2 * 3 / 4, "all_reduce"), (3 / 4, "reduce_scatter")])
-def test_a_table_without_a_name_is_known_by_its_bandwidths(floors, ratio, op):
-    ranks = "".join(f"#  Rank {r} Group 0 Pid 1 on n device {r} [0] GPU\n" for r in range(4))
-    row = f" 1000000000 1 float sum -1  10000  100.00  {100 * ratio:.2f}  0\n"
-    header = "#  size  count  type  redop  root  time  algbw  busbw #wrong\n"
-    assert floors(ranks + header + UNITS + row)[0]["op"] == op  # nccl-tests' PERFORMANCE.md
 
 
 def test_the_json_report_gives_the_same(tmp_path):
@@ -249,9 +232,7 @@ def test_a_log_without_its_beginning_has_as_many_ranks_as_the_last_says(floors):
         + HEADER + UNITS
         + " 536870912 134217728 float sum -1 1806.7 297.16 586.06 0 1835.9 292.43 576.74 0\n"
     )  # fmt: skip
-    assert [(one["op"], one["ranks"], one["nodes"]) for one in found] == [
-        ("all_reduce", 72, None)
-    ] * 2
+    assert [(one["op"], one["ranks"], one["nodes"]) for one in found] == [(None, 72, None)] * 2
 
 
 @pytest.mark.parametrize("rank", ["9" * 5000, "99999999"])
@@ -294,7 +275,6 @@ def test_a_damaged_measurement_hides_no_other(tmp_path):
 
 PROGRAMS = {"all_reduce": "float", "all_gather": "half", "reduce_scatter": "bfloat16",
             "broadcast": "int8", "reduce": "double"}  # fmt: skip
-UNITS_NS = {"(us)": 1e3, "(ms)": 1e6, "(s)": 1e9}
 
 
 def written(random):
@@ -308,14 +288,14 @@ def written(random):
             text.append(
                 f"#  Rank {rank:2} Group  0 Pid {900 + rank} on node-{rank // each} device 0"
             )
-        wrong, unit = random.choice(["#wrong", "error"]), random.choice(list(UNITS_NS))
+        wrong = random.choice(["#wrong", "error"])
         reduces, rooted = op in ("all_reduce", "reduce_scatter", "reduce"), random.random() < 0.5
         columns = ["size", "count", "type", *["redop"] * reduces, *["root"] * rooted]
         orders = [False, True] if random.random() < 0.5 else [True, False]
         text.append("#   " + "   ".join("in-place" if one else "out-of-place" for one in orders))
         results = ["time", "algbw", "busbw", wrong]
         text.append("#  " + "  ".join([*columns, *results, *results]))
-        text.append(f"#  (B)  (elements)  {unit}  (GB/s)  (GB/s)  {unit}  (GB/s)  (GB/s)")
+        text.append("#  (B)  (elements)  (us)  (GB/s)  (GB/s)  (us)  (GB/s)  (GB/s)")
         for _ in range(random.randint(1, 4)):
             size = random.randint(1, 10**9)
             left = [size, size // 4, dtype, *["sum"] * reduces, *[0] * rooted]
@@ -325,7 +305,7 @@ def written(random):
                 errors = random.randint(0, 3)
                 right += [time, algbw, busbw, errors]
                 said.append({
-                    "op": op, "bytes": size, "time_ns": round(time * UNITS_NS[unit]),
+                    "op": op, "bytes": size, "time_ns": round(time * 1e3),
                     "algbw_gBps": algbw, "busbw_gBps": busbw, "ranks": hosts * each, "nodes": hosts,
                     "in_place": in_place, "dtype": dtype, "wrong": errors, "file": "log.txt",
                 })  # fmt: skip
@@ -338,29 +318,6 @@ def written(random):
 def test_what_a_log_says_is_what_is_read(floors, seed):
     text, said = written(Random(seed))
     assert floors(text) == said
-
-
-@pytest.mark.parametrize(
-    ("row", "columns", "ranks", "op"),
-    [
-        ("8 2 float sum 0 5.1 1.0 1.0 0", "redop root", 4, "reduce"),
-        ("8 2 float none 0 5.1 1.0 1.0 0", "redop root", 4, "broadcast"),
-        ("8 2 float sum -1 5.1 1.00 1.50 0", "redop root", 4, "all_reduce"),  # 2 (n - 1) / n
-        ("8 2 float sum -1 5.1 1.00 0.75 0", "redop root", 4, "reduce_scatter"),  # (n - 1) / n
-        ("8 2 float sum -1 5.1 1.00 1.46 0", "redop root", 4, "all_reduce"),
-        ("8 2 float sum -1 5.1 1.00 1.45 0", "redop root", 4, None),  # 3.3 % off
-        ("8 2 float sum -1 5.1 1.00 1.00 0", "redop root", 2, None),
-        ("8 2 float none -1 5.1 1.00 1.50 0", "redop root", 4, None),
-        ("8 2 float sum -1 5.1 0.00 0.00 0", "redop root", 4, None),
-    ],
-)
-def test_a_table_that_names_no_program_tells_it_by_its_columns_and_bandwidths(
-    floors, row, columns, ranks, op
-):
-    who = "".join(f"#  Rank {rank} Pid 9{rank} on dgx device 0\n" for rank in range(ranks))
-    head = f"#  size  count  type  {columns}  time  algbw  busbw  error\n"
-    (floor,) = floors(f"# nThread 1\n{who}{head}#  (B)  (elements)  (us)  (GB/s)  (GB/s)\n {row}\n")
-    assert (floor["op"], floor["ranks"]) == (op, ranks)
 
 
 @pytest.mark.parametrize(
@@ -377,18 +334,6 @@ def test_ranks_are_those_of_one_communicator(floors, named, ranks, nodes):
     who = "".join(f"#  Rank {row} device 0\n" for row in rows)
     found = floors(f"# all_reduce_perf\n# nThread 1\n{who}{HEADER}{UNITS}{ROW}")
     assert {(floor["ranks"], floor["nodes"]) for floor in found} == {(ranks, nodes)}
-
-
-@pytest.mark.parametrize(
-    ("size", "algbw", "time", "ns"),
-    [(10_000_000, 157.38, 0.064, 64_000), (1000, 1.0, 1.0, 1000), (10**9, 1.0, 1.0, 10**9),
-     (1000, 0.0, 2.0, 2000)],
-)  # fmt: skip
-def test_a_time_without_a_unit_is_of_the_one_that_agrees_with_the_bandwidth(
-    floors, size, algbw, time, ns
-):
-    (floor,) = floors(f"#  bytes N type time algbw busbw res\n{size} 1 char {time} {algbw} 1.0 0\n")
-    assert floor["time_ns"] == ns
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e15", "-1e15", "x", "", None, [1]])

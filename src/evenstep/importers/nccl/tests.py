@@ -1,11 +1,11 @@
 """Read logs of nccl-tests (and rccl-tests) and of `evenstep probe`: the fabric's speed when no rank
 is late.
 
-Text of any version is read by its header line, since columns differ (`root`, `error` or `#wrong`,
-time stamps, per-iteration columns), and so is JSON: of `-J FILE`, and of rccl-tests (`-Z json`), a
-line per result. Sizes are as printed: of the larger of the two buffers, with the parts of all
-ranks. Bandwidths are as nccl-tests defines them: algbw is size over time, busbw is algbw times the
-factor of the operation.
+Text is read by its header line, since columns differ (`root`, `error` or `#wrong`, time stamps,
+per-iteration columns), and so is JSON: of `-J FILE`, and of rccl-tests (`-Z json`), a line per
+result. Times are in µs. Sizes are as printed: of the larger of the two buffers, with the parts of
+all ranks. Bandwidths are as nccl-tests defines them: algbw is size over time, busbw is algbw times
+the factor of the operation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from evenstep.allreduce import bus_factor
 from evenstep.errors import TraceError
 from evenstep.importers.content import (
     CompanionFormat,
@@ -47,8 +46,6 @@ _TAG = re.compile(
     r"\s*(?:\[[\w.,@-]{1,99}\](?:<\w+>)?:|\d{1,6}:\s|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*\s"
     r"|\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4})\s*"
 )
-_UNITS_NS = {"(us)": 1e3, "(ms)": 1e6, "(s)": 1e9}
-_RATIO_ERROR = 0.03  # printed bandwidths have two or three digits
 
 
 @dataclass(slots=True)
@@ -60,7 +57,6 @@ class _Test:
     members: set[tuple[str, str]] = field(default_factory=set)  # group and rank
     columns: tuple[str, ...] = ()
     in_place: tuple[bool, ...] = (False, True)  # of each of the two groups of results
-    unit_ns: float | None = None
     rows: int = 0
 
     def enter(self, group: str, rank: str, host: str) -> None:
@@ -145,12 +141,9 @@ def _described_by(test: _Test, row: str) -> _Test:
 
 
 def _table(test: _Test, words: list[str]) -> None:
-    """Take in a line of a table's head: the columns, their units, the order of results."""
-    units = [word for word in words if word in _UNITS_NS]
+    """Take in a line of a table's head: the columns, the order of results."""
     if "algbw" in words and "busbw" in words:
-        test.columns, test.unit_ns = tuple(words), None
-    elif test.columns and units:
-        test.unit_ns = _UNITS_NS[units[0]]
+        test.columns = tuple(words)
     elif "out-of-place" in words and "in-place" in words:
         first = words.index("in-place") < words.index("out-of-place")
         test.in_place = (first, not first)
@@ -184,23 +177,9 @@ def _floors(test: _Test, words: list[str], file: str) -> Iterator[dict[str, Any]
     if not left or len(left) > begins:
         return
     row = dict(zip(columns[:begins], left, strict=False)) | {"size": left[0]}
-    if len(left) < begins:  # which of them are blank is not told
-        row = {name: row[name] for name in ("size", "type") if name in row}
     for in_place, names in places:
         values, right = dict(zip(names, right, strict=False)), right[len(names) :]
         yield from _floor(test, row | values, in_place, file)
-
-
-def _time_ns(test: _Test, size: float | None, algbw: float | None, text: Any) -> float | None:
-    """A printed time in ns. Without a unit (the first version used ms) the bandwidth decides."""
-    time = _number(text)
-    if not time:
-        return None
-    unit_ns = test.unit_ns
-    if unit_ns is None and size and algbw and time > 0 < algbw:
-        wanted = math.log(size / algbw / time)  # 1 GB/s is a byte per ns
-        unit_ns = min(_UNITS_NS.values(), key=lambda unit: abs(math.log(unit) - wanted))
-    return time * (unit_ns or 1e3)
 
 
 # -- JSON ------------------------------------------------------------------------------------------
@@ -229,7 +208,7 @@ def from_rccl(text: Iterable[TextLine], file: str) -> Iterator[dict[str, Any]]:
         row = unquoted(line.text)
         if isinstance(row, dict) and "algBw" in row:
             named = {str(_IN_JSON.get(name, name)): value for name, value in row.items()}
-            test = _Test(op=operation(str(row.get("name"))[:40]), unit_ns=1e3)
+            test = _Test(op=operation(str(row.get("name"))[:40]))
             yield from _floor(test, named, bool(row.get("inPlace")), file)
 
 
@@ -249,7 +228,7 @@ def _describe(value: Mapping[str, Any]) -> _Test:
     """The program and the hosts of the run in a JSON file."""
     arguments, config = value.get("args"), value.get("config")
     named = arguments[0] if isinstance(arguments, list) and arguments else ""
-    test = _Test(op=_program(str(named)[:4096]), unit_ns=1e3)
+    test = _Test(op=_program(str(named)[:4096]))
     devices = config.get("devices") if isinstance(config, dict) else None
     for device in devices if isinstance(devices, list) else ():
         if isinstance(device, dict):
@@ -265,35 +244,19 @@ def _floor(
     test: _Test, row: Mapping[str, Any], in_place: bool, file: str
 ) -> Iterator[dict[str, Any]]:
     """The floor that a row of results measured, by its columns; none where it has no time."""
-    size, algbw, busbw, root = (_number(row.get(k)) for k in ("size", "algbw", "busbw", "root"))
-    time_ns = _time_ns(test, size, algbw, row.get("time", row.get("cputime")))
-    if size is None or not time_ns or size < 0 or time_ns < 0:
+    size, algbw, busbw = (_number(row.get(name)) for name in ("size", "algbw", "busbw"))
+    time_us = _number(row.get("time", row.get("cputime")))
+    if size is None or not time_us or size < 0 or time_us < 0:
         return
     wrong = _number(row.get("#wrong", row.get("error")))
-    reduces = row.get("redop") not in (None, "", "none")
-    op = test.op or _imply(reduces, root, algbw, busbw, test.ranks)
     yield {
-        "op": op.name.lower() if op is not None else None, "bytes": int(size),
-        "time_ns": round(time_ns), "algbw_gBps": algbw, "busbw_gBps": busbw,
+        "op": test.op.name.lower() if test.op is not None else None, "bytes": int(size),
+        "time_ns": round(1e3 * time_us), "algbw_gBps": algbw, "busbw_gBps": busbw,
         "ranks": test.ranks or max(whole(row.get("ranks")), 0) or None,
         "nodes": test.nodes or max(whole(row.get("nodes")), 0) or None,
         "in_place": in_place, "dtype": str(row.get("type", ""))[:40],
         "wrong": None if wrong is None else int(wrong), "file": file,
     }  # fmt: skip
-
-
-def _imply(
-    reduces: bool, root: float | None, algbw: float | None, busbw: float | None, ranks: int | None
-) -> Op | None:
-    """The operation of a table without a name, from its columns and the ratio of bandwidths."""
-    if root is not None and root >= 0:
-        return Op.REDUCE if reduces else Op.BROADCAST
-    if not reduces or not algbw or not busbw or not ranks or ranks < 3:
-        return None  # other operations look alike; with two ranks, rounding hides the ratios
-    for op in (Op.ALL_REDUCE, Op.REDUCE_SCATTER):
-        if abs(busbw / algbw / bus_factor(op.name.lower(), ranks) - 1) < _RATIO_ERROR:
-            return op
-    return None
 
 
 def _number(value: Any) -> float | None:
