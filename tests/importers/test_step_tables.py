@@ -483,12 +483,6 @@ def test_times_may_be_dates(tmp_path, form):
     assert steps(open_trace([path])) == [(0, 0, 2.0), (0, 1, 1.0)]
 
 
-def test_between_semicolons_a_comma_may_be_decimal(opened):
-    assert steps(opened("Rank;Step;Step Time (ms)\n0;1;130,5\n0;2;1,5\n")) == [
-        (0, 1, 0.1305), (0, 2, 0.0015)
-    ]  # fmt: skip
-
-
 def test_names_in_a_group_of_times_are_of_durations(opened):
     line = {"step": 1, "times_ms": {"forward": 30, "backward": 60}, "loss": {"forward": 2.5}}
     parts = steps(opened(json.dumps(line), "steps.jsonl"), Kind.PHASE)
@@ -613,7 +607,7 @@ def test_accounting_of_jobs_is_no_table_of_steps(opened):
         "524614|train|COMPLETED|01:00:00|0:0|2026-06-28T10:00:00|2026-06-28T11:00:00\n"
         "524615|train|COMPLETED|01:10:00|0:0|2026-06-28T11:00:00|2026-06-28T12:10:00\n"
     )
-    with pytest.raises(EvenstepError, match="accounting of Slurm"):
+    with pytest.raises(EvenstepError, match="in no format"):
         opened(text)
 
 
@@ -703,30 +697,11 @@ READ = [(rank, step, round(1.2345 + step / 1e3, 4)) for rank in range(2) for ste
 
 @pytest.mark.parametrize(
     "head",
-    ["# of 12 March\n# two hosts, a and b\nstep,rank,step_time_ms\n",
-     "# of 12 March\n\n#step,rank,step_time_ms\n", "#step,rank,step_time_ms\n# by hand\n"],
-)  # fmt: skip
-def test_comments_above_a_table_are_no_names_but_the_last_may_be(opened, head):
-    """As numpy.savetxt writes its header."""
+    ["# of 12 March\n# two hosts, a and b\n", "# of 12 March\n\n"],
+)
+def test_comments_above_a_table_are_no_names(opened, head):
+    head += "step,rank,step_time_ms\n"
     assert sorted(steps(opened(head + "".join(f"{s},{r},{ms}\n" for s, r, ms in ROWS)))) == READ
-
-
-@pytest.mark.parametrize(
-    ("separator", "form"),
-    [(",", lambda ms: f'"{ms:,.1f}"'), (";", lambda ms: f"{ms:,.1f}"), ("\t", "{:,.1f}".format),
-     (";", lambda ms: f"{ms:,.1f}".translate(str.maketrans(",.", ".,")))],
-)  # fmt: skip
-def test_thousands_may_be_separated(opened, separator, form):
-    rows = [("step", "rank", "step_time_ms"), *((s, r, form(ms)) for s, r, ms in ROWS)]
-    text = "".join(separator.join(map(str, row)) + "\n" for row in rows)
-    assert sorted(steps(opened(text))) == READ
-
-
-def test_commas_in_numbers_are_decimal_where_some_can_be_nothing_else(opened):
-    """998 ms and 1012 ms, as German programs write them."""
-    assert steps(opened("step\tstep_time_s\n0\t0,998\n1\t1,012\n")) == [
-        (0, 0, 0.998), (0, 1, 1.012),
-    ]  # fmt: skip
 
 
 def test_the_step_of_a_run_goes_before_that_of_an_epoch(opened):
@@ -786,13 +761,6 @@ def test_a_measure_of_a_gpu_tells_no_workers_apart(opened):
 def test_units_are_known_by_their_names_and_signs(opened, unit, scale):
     text = "".join(f"{s},{r},{ms / 1e3 * scale:.9f}\n" for s, r, ms in ROWS)
     assert sorted(steps(opened(f"step,rank,step_time{unit}\n{text}"))) == READ
-
-
-def test_a_clock_that_passes_midnight_goes_on(opened):
-    """Steps of 20 s from 23:59:30 on."""
-    times = ("23:59:30", "23:59:50", "00:00:10", "00:00:30")
-    text = "".join(f"{time},{step}\n" for step, time in enumerate(times))
-    assert steps(opened("time,step\n" + text)) == [(0, 0, 20.0), (0, 1, 20.0), (0, 2, 20.0)]
 
 
 def test_validation_of_mmengine_is_no_step(opened):
@@ -1036,11 +1004,6 @@ def test_times_since_1970_may_be_in_any_unit(opened, by):
     at = [1_795_000_000 + 2 * step for step in range(5)]
     found = opened("step,timestamp\n" + "".join(f"{n},{one * by}\n" for n, one in enumerate(at)))
     assert steps(found) == [(0, step, 2.0) for step in range(4)]
-
-
-def test_a_clock_of_the_day_goes_on_at_midnight(opened):
-    rows = "".join(f"{n},{(86_390 + 6 * n) % 86_400}\n" for n in range(6))
-    assert steps(opened("step,time\n" + rows)) == [(0, step, 6.0) for step in range(5)]
 
 
 def test_a_step_without_the_one_behind_it_lasts_its_share_until_the_next(opened):

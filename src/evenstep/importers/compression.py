@@ -145,12 +145,7 @@ def is_archive(path: Path) -> bool:
 
 def _decompress(raw: IO[bytes], magic: bytes, path: Path) -> Any:
     if magic[:2] == GZIP:
-        file = gzip.GzipFile(fileobj=raw, mode="rb")
-        try:
-            twice = file.peek(2)[:2] == GZIP
-        except (OSError, EOFError, zlib.error):  # told when it is read
-            twice = False
-        return gzip.GzipFile(fileobj=file, mode="rb") if twice else file
+        return gzip.GzipFile(fileobj=raw, mode="rb")
     if magic == ZSTANDARD:
         try:
             module = importlib.import_module("zstandard")

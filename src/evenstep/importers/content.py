@@ -105,14 +105,9 @@ def content(path: Path, most_bytes: int) -> bytes:
     return b"".join(pieces)
 
 
-def whole_json(path: Path, most_bytes: int) -> Any:
-    """The value in a JSON file. Raises `TraceError` where it is damaged, or has more bytes or
-    containers than a file of its kind can have."""
-    return parsed_json(content(path, most_bytes), path)
-
-
 def parsed_json(data: bytes, path: Path) -> Any:
-    """The value of a JSON text; `path` names it in messages. Raises like `whole_json`."""
+    """The value in a JSON file's bytes. Raises `TraceError` where it is damaged, or has more
+    containers than a file of its kind can have."""
     if data.count(b"[") + data.count(b"{") > MOST_CONTAINERS:
         raise TraceError(f"{path} holds more lists and objects than a file of its kind can")
     try:

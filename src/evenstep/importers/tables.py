@@ -35,8 +35,6 @@ UNITS_S = {
     "usec": 1e-6, "microseconds": 1e-6, "ns": 1e-9, "nanoseconds": 1e-9,
 }  # fmt: skip
 EXAMINED = 100  # lines in which quotes are looked for
-_FIGURE = re.compile(r"[ \"']*[-+.]?\d")
-_DECIMAL = re.compile(r" *[-+]?(?:(?:0|\d{4,}),\d+|\d+,(?:\d\d?|\d{4,})) *")  # as no thousands are
 MOST_JSON_BYTES = 64_000_000  # of a table in one value
 #: Written by Python where a number is not finite; strings that hold such words are left alone.
 _NOT_FINITE = re.compile(r"(?<=[\[:, ])-?(?:NaN|Infinity)(?=\s*[,}\]])")
@@ -50,7 +48,6 @@ class TableFile(NamedTuple):
     separator: str = ""  # of a CSV
     before: int = 0  # lines of comments above its names
     quoted: bool = False  # values with separators in them stand in quotes
-    decimal: bool = False  # commas in numbers are decimal
     json: str = ""  # "lines": a value in each; "whole": one value
 
 
@@ -88,7 +85,7 @@ def table_file(source: SourceFile) -> TableFile | None:
         return TableFile(source.path, [str(name) for (name,) in found])
     head = source.head.removeprefix(BOM_UTF8).splitlines() or [b""]
     text = [line.decode("utf-8", "replace") for line in head]
-    at = _names_at(text)
+    at = next((n for n, line in enumerate(text) if line.strip(" #") and line[0] != "#"), 0)
     line = text[at].lstrip("# ")
     if line.startswith(("{", "[")):
         return _json_file(source, line)
@@ -101,18 +98,7 @@ def table_file(source: SourceFile) -> TableFile | None:
         return None
     names = [name.strip() for name in names]
     widest = max((len(row) for row in told if any(separator in one for one in row)), default=0)
-    decimal = separator == ";" or any(_DECIMAL.fullmatch(value) for row in told for value in row)
-    return TableFile(source.path, names, separator, at, widest == len(names), decimal)
-
-
-def _names_at(text: Sequence[str]) -> int:
-    """The line of a CSV that names its columns: the first, but for comments; or of these the last
-    with columns, above a row of numbers."""
-    first = next((n for n, line in enumerate(text) if line.strip(" #") and line[0] != "#"), 0)
-    separator = max(SEPARATORS, key=text[first].count)
-    most = text[first].count(separator)
-    named = [n for n in range(first) if 0 < text[n].count(separator) <= most]
-    return named[-1] if named and _FIGURE.match(text[first]) else first
+    return TableFile(source.path, names, separator, at, widest == len(names))
 
 
 def _json_file(source: SourceFile, line: str) -> TableFile | None:
@@ -191,9 +177,9 @@ def _load(
 
     picked = []
     for at, name in enumerate(numbers):
-        plain = _ungrouped(value(name), file.decimal) if file.separator else value(name)
+        plain = value(name)
         dates = [
-            f"epoch(TRY_CAST(CAST({value(name)} AS VARCHAR) AS {kind}))"
+            f"epoch(TRY_CAST(CAST({plain} AS VARCHAR) AS {kind}))"
             for kind in ("TIMESTAMPTZ", "INTERVAL")
         ]  # since 1970, and like 5:13:22; a step may be given as 12/500
         part = f"TRY_CAST(regexp_extract({plain}::VARCHAR, '^(\\d+) */ *\\d+$', 1) AS DOUBLE)"
@@ -202,17 +188,6 @@ def _load(
                for at, name in enumerate(texts)]  # fmt: skip
     query = f"SELECT {', '.join(picked)} FROM {origin} LIMIT {MOST_ROWS}"
     connection.execute(f"CREATE TEMP TABLE found AS {query}")
-
-
-def _ungrouped(value: str, decimal: bool) -> str:
-    """SQL of a number without separators of thousands; where in doubt, a comma is `decimal`."""
-    groups = rf"regexp_full_match({value}, '[-+]?[1-9]\d{{0,2}}(,\d{{3}})+')"
-    english = f"{value} LIKE '%,%.%'" + ("" if decimal else f" OR {groups}")
-    german = f"replace(replace({value}, '.', ''), ',', '.')"
-    return (
-        f"CASE WHEN {value} NOT LIKE '%,%' THEN {value} "
-        f"WHEN {english} THEN replace({value}, ',', '') ELSE {german} END"
-    )
 
 
 def _csv_reader(file: TableFile, path: str) -> str:

@@ -24,10 +24,11 @@ from evenstep.importers.content import (
     CompanionFormat,
     SourceFile,
     TextLine,
+    content,
     lines,
+    parsed_json,
     unquoted,
     whole,
-    whole_json,
 )
 from evenstep.importers.kineto.names import operation
 from evenstep.trace.spool.layout import Op
@@ -187,7 +188,7 @@ def _floors(test: _Test, words: list[str], file: str) -> Iterator[dict[str, Any]
 
 def from_json(path: Path, *, probed: bool) -> list[dict[str, Any]]:
     """Floors in a file of `-J`, or of `evenstep probe`. Raises `TraceError` for any other file."""
-    value, key = whole_json(path, MOST_BYTES), "floors" if probed else "results"
+    value, key = parsed_json(content(path, MOST_BYTES), path), "floors" if probed else "results"
     results = value.get(key) if isinstance(value, dict) else None
     if not isinstance(results, list) or (probed and not all(map(_is_floor, results))):
         raise TraceError(f"{path} has no list of {key}; was the run cut short?")

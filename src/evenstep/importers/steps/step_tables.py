@@ -68,7 +68,6 @@ _UNIT_NAMES = ("sec", "second", "secs", "seconds", "ms", "us", "ns")
 MOST_CELLS = 0.9  # share of workers × steps
 MINOR = 0.05  # share of rows: fewer fall where clocks are set
 BY_CHANCE = 0.01  # most, that all rows of a worker grow although they are durations
-DAY_S = 86_400.0
 LARGEST = float(1 << 53)  # whole numbers that a float64 tells apart
 _STEP_TIME = re.compile(
     r"^(?:(?:train |avg |per )?(?:step|iter|iteration|batch|global step)s? (?:time|duration|timing"
@@ -263,8 +262,6 @@ def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -
         kinds, code = told
         numbers = _number_workers(kinds, places, bool(layout.rank))
         rank = np.append(np.array(numbers, np.int64), -1)[code]
-    if not unit and "elapsed" not in layout.time.lower() and np.nanmax(time, initial=0.0) < DAY_S:
-        time = _continued(rank, time, DAY_S / 2, DAY_S)  # of the day, which begins anew at midnight
     number = table.numbers.get(layout.step)
     number = _count_steps(rank, time) if number is None else number
     if layout.step and layout.epoch:
@@ -428,14 +425,13 @@ def _keeps_growing(rank: Array, time: Array) -> bool:
     return bool(sure or steps[steps > 0].sum() > first.sum())  # in whole seconds
 
 
-def _continued(rank: Array, time: Array, fall: float = 0.0, more: float | None = None) -> Array:
-    """Times that go on where those of a worker fall by more than `fall`, in the order of the file:
-    by the last before, as of a run that was resumed and began anew; or by so much `more`."""
+def _continued(rank: Array, time: Array) -> Array:
+    """Times that go on where those of a worker fall, in the order of the file, by the last before:
+    those of a run that was resumed and began anew."""
     found = time.copy()
     for one in np.unique(rank):
         mine = np.flatnonzero((rank == one) & np.isfinite(time))
-        anew = np.diff(time[mine]) < -fall
-        found[mine[1:]] += np.cumsum(np.where(anew, time[mine[:-1]] if more is None else more, 0.0))
+        found[mine[1:]] += np.cumsum(np.where(np.diff(time[mine]) < 0, time[mine[:-1]], 0.0))
     return found
 
 
