@@ -42,69 +42,38 @@ class Identity(NamedTuple):
 
 
 class Scheme(NamedTuple):
-    """The environment variables of a launcher. Of several variables the first one set counts."""
+    """The environment variables of a launcher. Of several in a text the first one set counts."""
 
     launcher: str
-    rank: tuple[str, ...]
-    world: tuple[str, ...]
-    local_rank: tuple[str, ...] = ()
-    local_world: tuple[str, ...] = ()
-    node: tuple[str, ...] = ()
-    nodes: tuple[str, ...] = ()
-    run_id: tuple[str, ...] = ()
-    restarts: tuple[str, ...] = ()
+    rank: str
+    world: str
+    local_rank: str = ""
+    local_world: str = ""
+    node: str = ""
+    nodes: str = ""
+    run_id: str = ""
+    restarts: str = ""
 
 
-_LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
-_LOCAL_WORLD = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
-_SLURM_NODES = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES")
-_RUN_ID = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid")
-
+_SLURM_NODES = "SLURM_STEP_NUM_NODES SLURM_NNODES"
+_OPENMPI_JOB = "PMIX_NAMESPACE OMPI_MCA_ess_base_jobid"
 SCHEMES = (
-    Scheme(
-        launcher="torchrun",
-        rank=("RANK",),
-        world=("WORLD_SIZE",),
-        local_rank=_LOCAL_RANK,
-        local_world=_LOCAL_WORLD,
-        node=("GROUP_RANK", "SLURM_NODEID"),
-        nodes=("GROUP_WORLD_SIZE", *_SLURM_NODES),
-        run_id=_RUN_ID,
-        restarts=("TORCHELASTIC_RESTART_COUNT",),
-    ),
-    Scheme(
-        launcher="slurm",
-        rank=("SLURM_PROCID",),
-        world=("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
-        local_rank=("SLURM_LOCALID",),
-        node=("SLURM_NODEID",),
-        nodes=_SLURM_NODES,
-        run_id=("SLURM_JOB_ID",),
-    ),
-    Scheme(
-        launcher="openmpi",
-        rank=("OMPI_COMM_WORLD_RANK",),
-        world=("OMPI_COMM_WORLD_SIZE",),
-        local_rank=("OMPI_COMM_WORLD_LOCAL_RANK",),
-        local_world=("OMPI_COMM_WORLD_LOCAL_SIZE",),
-        run_id=("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"),
-    ),
-    Scheme(
-        launcher="pmi",
-        rank=("PMI_RANK",),
-        world=("PMI_SIZE",),
-        local_rank=("MPI_LOCALRANKID", "PMI_LOCAL_RANK"),
-        local_world=("MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"),
-        run_id=("PMI_JOBID",),
-    ),
-    Scheme(
-        launcher="kubernetes",  # an indexed job: one process a pod
-        rank=("JOB_COMPLETION_INDEX",),
-        world=("WORLD_SIZE",),
-        node=("JOB_COMPLETION_INDEX",),
-        nodes=("WORLD_SIZE",),
-    ),
-)
+    Scheme("torchrun", "RANK", "WORLD_SIZE", restarts="TORCHELASTIC_RESTART_COUNT",
+           local_rank="LOCAL_RANK SLURM_LOCALID OMPI_COMM_WORLD_LOCAL_RANK MPI_LOCALRANKID",
+           local_world="LOCAL_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_SIZE MPI_LOCALNRANKS",
+           node="GROUP_RANK SLURM_NODEID", nodes=f"GROUP_WORLD_SIZE {_SLURM_NODES}",
+           run_id=f"TORCHELASTIC_RUN_ID SLURM_JOB_ID {_OPENMPI_JOB}"),
+    Scheme("slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS SLURM_NTASKS",
+           local_rank="SLURM_LOCALID", node="SLURM_NODEID", nodes=_SLURM_NODES,
+           run_id="SLURM_JOB_ID"),
+    Scheme("openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", run_id=_OPENMPI_JOB,
+           local_rank="OMPI_COMM_WORLD_LOCAL_RANK", local_world="OMPI_COMM_WORLD_LOCAL_SIZE"),
+    Scheme("pmi", "PMI_RANK", "PMI_SIZE", local_rank="MPI_LOCALRANKID PMI_LOCAL_RANK",
+           local_world="MPI_LOCALNRANKS PMI_LOCAL_SIZE", run_id="PMI_JOBID"),
+    # an indexed job: one process a pod
+    Scheme("kubernetes", "JOB_COMPLETION_INDEX", "WORLD_SIZE", node="JOB_COMPLETION_INDEX",
+           nodes="WORLD_SIZE"),
+)  # fmt: skip
 
 
 def from_environment(environ: Mapping[str, str]) -> Identity:
@@ -147,7 +116,7 @@ def given_run_id(environ: Mapping[str, str]) -> str | None:
     for scheme in SCHEMES:
         if not _applies(scheme, environ):
             continue
-        for variable in scheme.run_id:
+        for variable in scheme.run_id.split():
             if environ.get(variable, "none") not in ("", "none"):  # torchrun's default is "none"
                 return environ[variable]
         if scheme.launcher == "kubernetes":
@@ -176,14 +145,14 @@ def _applies(scheme: Scheme, environ: Mapping[str, str]) -> bool:
 
 
 def _first_attempt(environ: Mapping[str, str]) -> int:
-    return _number(environ, ("EVENSTEP_ATTEMPT", "SLURM_RESTART_COUNT"), default=0)
+    return _number(environ, "EVENSTEP_ATTEMPT SLURM_RESTART_COUNT", default=0)
 
 
-def _first(environ: Mapping[str, str], variables: tuple[str, ...]) -> str | None:
-    return next((name for name in variables if environ.get(name)), None)
+def _first(environ: Mapping[str, str], variables: str) -> str | None:
+    return next((name for name in variables.split() if environ.get(name)), None)
 
 
-def _number(environ: Mapping[str, str], variables: tuple[str, ...], *, default: int) -> int:
+def _number(environ: Mapping[str, str], variables: str, *, default: int) -> int:
     name = _first(environ, variables)
     if name is None:
         return default
