@@ -1,6 +1,8 @@
 """Logs of trainers, in the words each of them prints."""
 
+import gzip
 import json
+import random
 import tracemalloc
 from contextlib import suppress
 
@@ -284,6 +286,26 @@ def test_what_nccl_says_in_between_is_read_as_well(opened):
     trace = opened(ring * 3_000 + MEGATRON)  # more than the head of a file
     assert len(trace.of_kind(Kind.STEP)) == 2
     assert trace.run["nccl"]["rings"]
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "INFO Loading checkpoint, layers.0.wq.weight: tensor([[ 0.0118,  ...,  0.0309]])\n",
+        "Loading weights:   3%|▎         | 10/398 [00:00<00:00, 421.64it/s, q_norm.weight]\r",
+    ],
+)
+@pytest.mark.parametrize("text", [MEGATRON, TRAINER])
+def test_steps_after_the_head_of_a_file_are_found(opened, before, text):
+    long = before * (2 * compression.HEAD_BYTES // len(before))
+    assert opened(long + "\n" + text).events.step.tolist() == opened(text).events.step.tolist()
+
+
+def test_a_damaged_text_without_steps_is_no_training_log(tmp_path):
+    packed = gzip.compress(random.Random(1).randbytes(150_000).hex().encode())
+    (path := tmp_path / "out.log.gz").write_bytes(packed[:-9])
+    source = content.SourceFile(path, compression.read_head(path))
+    assert not training_logs.recognises(source)
 
 
 def test_one_step_between_nccls_lines_makes_no_training_log(tmp_path):
@@ -684,6 +706,7 @@ def seconds_of_steps(trace):
         "2026-05-08T12:00:{at:02d}.250+02:00 INFO train.py:7 step={step} lr=1e-4 loss=2.{at}",
         "2026/05/08 12:00:{at:02d},250 | Epoch 1, batch {step}, avg loss 2.{at}, batch size: 9",
         "I0508 12:00:{at:02d}.250000 1383 loop.py:31] Iteration [{step}/900], Loss: 2.{at}",
+        "2026-05-08 12:00:{at:02d},250 INFO Epoch:[0/20]({step}/900) loss:2.{at} epoch_Time:44min:",
         "[12:00:{at:02d}.250] global_step: {step} | eta 1:02:03 | train/loss 2.{at}",
         "05-08 12:00:{at:02d}.250 {{'loss': 2.{at}, 'step': {step}, 'step_time': 'unknown'}}",
         '{{"name": "loss", "step": {step}, "value": 2.{at}, "at": "2026-05-08T12:00:{at:02d}.25"}}',

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import chain, islice
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import SourceFile, TraceFormat, lines, strip_colours, usable
+from evenstep.importers.content import SourceFile, TraceFormat, lines, usable
 from evenstep.importers.draft import Draft
 from evenstep.importers.file_ranks import ranks_in_order
 from evenstep.importers.steps import progress
@@ -32,7 +33,7 @@ from evenstep.trace.trace import Trace
 
 NAME = "training log"
 MOST_STEPS = 10_000_000
-SEARCHED_LINES = 200_000  # of a log that begins with lines of NCCL
+SEARCHED_BYTES = 1 << 24  # of a text, in which the first steps of a log are
 LATEST_S = 1e9  # of a clock that begins with the run
 LONGEST = 16_384  # characters of a line that are examined: verl prints all metrics in one
 _FEWEST = 2  # lines of steps in a training log
@@ -231,12 +232,16 @@ def _kind(mark: str, window: float, *patterns: str, bare: str = "", guard: str =
     return LogKind(mark, window, made[:-1], made[-1] if bare else None, re.compile(guard), coarse)
 
 
-_STEP = re.compile(r"(?i)(?:step|iter(?:ation)?|update|batch)s?\W{0,4}?\s{0,8}\d|\d iter\b")
+_STEP = re.compile(
+    r"(?i)(?:step|iter(?:ation)?|update|batch)s?\W{0,4}?\s{0,8}\d|\d iter\b"
+    r"|[\[(] {0,8}\d{1,9}/\d{1,9}(?![\d.])"
+)
 #: `Epoch: [0][10/5005]`, `Train: 0 [50/1251 (4%)]`, `Train: 1/3 (33%) [9/323 (2%)]`,
-#: `Epoch(train)  [1][ 50/7330]`, `Iter(train) [50/400]`, `Training  [ 10/9000]`.
+#: `Epoch(train)  [1][ 50/7330]`, `Iter(train) [50/400]`, `Training  [ 10/9000]`,
+#: `Epoch:[0/20](100/41914)`.
 _BRACKETS = (
     r"\b(?:(?:Epoch|Train)(?:\(train\))?:?\s{0,8}\[?<epoch>(?:/\d{1,9})?\]?(?: \([\d ]{1,4}%\))?"
-    r"|(?:Iter|Training)(?:\(train\))?)\s{0,4}\[\s{0,8}<step>/<steps>[^\]]{0,20}\]"
+    r"|(?:Iter|Training)(?:\(train\))?)\s{0,4}[\[(]\s{0,8}<step>/<steps>[^\])]{0,20}[\])]"
 )
 _COUNT = r"s?\W{0,4}?\s{0,8}<step>(?![\d.]*\s?m?s\b|\.\d)"
 #: Where lines number their steps: of all, of an epoch in brackets, behind a word, or before one.
@@ -389,23 +394,17 @@ def _amount(value: Any) -> float:
 
 
 def recognises(source: SourceFile) -> bool:
-    """Whether some lines of a text have steps; a log that begins with NCCL's lines is read on."""
-    head = _HOLE.sub(b"", source.head)
-    if b"\0" in head:
+    """Whether some lines of a text have steps: before them go those of NCCL, settings, weights."""
+    if b"\0" in _HOLE.sub(b"", source.head):
         return False
-    if b"NCCL INFO" in head:
-        return _has_steps(line.text for line in islice(lines(source.path), SEARCHED_LINES))
-    return _has_steps(head.decode("utf-8", "replace").splitlines())
-
-
-def _has_steps(text: Iterable[str]) -> bool:
     log, found = Log(), 0
-    for line in chain.from_iterable(map(_shown, text)):
-        line = strip_colours(line)[:LONGEST]
-        found += _MLLOG in line or any(mark in line for mark in MARKS)
-        found += _take(log, line, 0)
-        if found >= _FEWEST:
-            return True
+    with suppress(TraceError):  # damaged after lines without steps
+        for line in takewhile(lambda one: one.start < SEARCHED_BYTES, lines(source.path)):
+            for text in _shown(line.text):
+                found += _MLLOG in text or any(mark in text for mark in MARKS)
+                found += _take(log, text[:LONGEST], 0)
+            if found >= _FEWEST:
+                return True
     return False
 
 
