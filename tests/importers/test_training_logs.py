@@ -236,21 +236,11 @@ def test_timers_of_one_rank_are_its_steps_and_their_parts(opened):
     assert ((steps.exit_ns - steps.enter_ns) / 1e6).tolist() == pytest.approx([172.5] * 4)
 
 
-@pytest.mark.parametrize(
-    ("shown", "said"),
-    [
-        ("({low}, {high})", "shortest and longest of all ranks (forward-compute: 33 and 43 ms)"),
-        ("{high}", "longest of all ranks (forward-compute: 43 ms)"),
-    ],
-)
-def test_timers_that_name_no_rank_say_what_would(opened, shown, said):
-    timer = (
-        "(min, max) time across ranks (ms):\n    forward-compute ............: "
-        + shown.format(low="33.00", high="43.00")
-        + "\n"
-    )
+@pytest.mark.parametrize("shown", ["(33.00, 43.00)", "43.00"])
+def test_timers_that_name_no_rank_say_what_would(opened, shown):
+    timer = f"(min, max) time across ranks (ms):\n    forward-compute ............: {shown}\n"
     limits = opened("".join(ITERATION.format(at=at) + timer for at in (1, 2))).limits
-    assert any(said in limit and "--timing-log-option all" in limit for limit in limits)
+    assert any("of all ranks" in one and "--timing-log-option all" in one for one in limits)
 
 
 def test_timers_that_all_ranks_end_together_say_so(opened):

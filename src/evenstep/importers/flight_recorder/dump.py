@@ -20,7 +20,6 @@ from evenstep.trace.spool.layout import Op
 
 MOST_BYTES = 256_000_000  # a ring of 2,000 entries with their stacks takes 1 to 20 MB
 MOST_ENTRIES = 65_536  # of a ring; the default is 2,000
-KNOWN_VERSIONS = ("1", "2")
 COARSE_NS = 10_000_000  # a filesystem's stamps lag the clock by up to a tick of the kernel
 LATE_WRITE_NS = 600_000_000_000  # a file with a later modification time is a copy
 PICKLE = re.compile(rb"\x80[\x02-\x05]")
@@ -67,8 +66,6 @@ def read_dump(path: Path, taken: Mapping[int, Dump], named: Mapping[Path, int]) 
     Raises `TraceError` for a file that is not a dump, and for a second dump of a rank.
     """
     value = _value(path)
-    if isinstance(value, list):  # version 1: entries only
-        value = {"version": "1", "entries": value}
     if not isinstance(value, dict) or not ({"entries", "pg_config", "pg_status"} & value.keys()):
         raise TraceError(f"{path} is not a flight recorder dump: it has neither entries nor groups")
     raw = value.get("entries") or []
@@ -87,7 +84,7 @@ def read_dump(path: Path, taken: Mapping[int, Dump], named: Mapping[Path, int]) 
     if rank in taken:
         raise TraceError(f"{path} is a second dump of rank {rank}, besides {taken[rank].path}")
     version = str(value.get("version", ""))[:40]
-    if version.partition(".")[0] not in KNOWN_VERSIONS:
+    if not version.startswith("2."):
         limits.append(f"{path} has format version {version!r}; it was read as 2.x")
     dump = Dump(
         path=path, rank=rank, version=version,
@@ -113,7 +110,7 @@ def _entries(path: Path, raw: Sequence[Any], limits: list[str]) -> list[Entry]:
     complaints: list[str] = []
     for number, item in enumerate(raw):
         try:
-            found.append(entry(item, number))
+            found.append(entry(item))
         except msgspec.ValidationError as error:
             complaints.append(f"entry {number}: {error}")
     if complaints:

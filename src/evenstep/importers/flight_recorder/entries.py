@@ -1,6 +1,6 @@
 """Check an entry of a flight recorder's ring and convert it to plain numbers.
 
-The fields are those of versions 1 and 2 of the format (torch's `FlightRecorder.hpp`). A coalesced
+The fields are those of version 2 of the format (torch's `FlightRecorder.hpp`). A coalesced
 group (several operations launched together) is written as its members, with sizes and peers but no
 outcome, and a closing entry with the outcome only.
 """
@@ -62,18 +62,16 @@ class Entry:
 
 
 class _Raw(msgspec.Struct):
-    """An entry as files have it, of any version; None where a field is unknown."""
+    """An entry as files have it; None where a field is unknown."""
 
     profiling_name: str
-    record_id: Whole | None = None  # torch 2.2 wrote none
+    record_id: Whole
+    time_created_ns: Whole
+    process_group: tuple[str, str]  # name and description
     pg_id: Any = ""
-    process_group: list[str] | None = None  # name and description, since version 2
     collective_seq_id: Whole | None = None
     p2p_seq_id: Whole | None = None
-    seq_id: Whole | None = None  # version 1 has one count for both
     is_p2p: Any = False
-    time_created_ns: Whole | None = None
-    time_created_us: Whole | None = None  # torch 2.2
     time_discovered_completed_ns: Whole | None = None
     state: Any = None
     retired: Any = False
@@ -86,19 +84,15 @@ class _Raw(msgspec.Struct):
     frames: Any = None
 
 
-def entry(raw: Any, number: int) -> Entry:
-    """Parse an entry of a dump, the n-th. Raises ValidationError of an invalid field."""
+def entry(raw: Any) -> Entry:
+    """Parse an entry of a dump. Raises ValidationError of an invalid field."""
     said = msgspec.convert(raw, _Raw)
     backend, _, name = said.profiling_name[:_LONGEST_NAME].rpartition(":")
     op = operation(name) or Op.OTHER
     message = said.is_p2p is True or op in MESSAGES
-    counted = said.p2p_seq_id if message else said.collective_seq_id
-    sequence = said.seq_id if counted is None else counted
-    created = said.time_created_ns
-    if created is None and said.time_created_us is not None:
-        created = 1000 * said.time_created_us
-    if sequence is None or created is None:
-        raise msgspec.ValidationError("it has no number, or no time of creation")
+    sequence = said.p2p_seq_id if message else said.collective_seq_id
+    if sequence is None:
+        raise msgspec.ValidationError("it has no number")
     completed = said.time_discovered_completed_ns or 0
     # gloo's recorder never says "completed": it retires an entry when its work has ended. On a
     # device an entry that was retired without having completed has timed out.
@@ -107,16 +101,16 @@ def entry(raw: Any, number: int) -> Entry:
     in_bytes, dtype = _tensors(said.input_sizes, said.input_dtypes)
     out_bytes, out_dtype = _tensors(said.output_sizes, said.output_dtypes)
     pg = str(said.pg_id)[:_LONGEST_NAME]
-    title, description = [*(said.process_group or [pg]), "", ""][:2]
+    title, description = said.process_group
     peer = _PEERS.search(name)  # as a rank within the group: "send 0->1" has 1
     return Entry(
-        record=number if said.record_id is None else said.record_id,
-        group=(title[:_LONGEST_NAME], description[:_LONGEST_NAME]), pg=pg, sequence=sequence,
-        message=message, op=op, backend=backend, closes=name.lower().endswith(_COALESCED),
-        peer=int(peer[1]) if peer else -1, bytes_in=in_bytes, bytes_out=out_bytes,
+        record=said.record_id, group=(title[:_LONGEST_NAME], description[:_LONGEST_NAME]), pg=pg,
+        sequence=sequence, message=message, op=op, backend=backend,
+        closes=name.lower().endswith(_COALESCED), peer=int(peer[1]) if peer else -1,
+        bytes_in=in_bytes, bytes_out=out_bytes,
         dtype=dtype if dtype is not DType.OTHER else out_dtype,
-        created_ns=created, completed_ns=completed, done=done, timed_out=retired and not done,
-        duration_ns=round((said.duration_ms or 0) * 1e6),
+        created_ns=said.time_created_ns, completed_ns=completed, done=done,
+        timed_out=retired and not done, duration_ns=round((said.duration_ms or 0) * 1e6),
         timeout_ns=round((said.timeout_ms or 0) * 1e6), site=_site(said.frames),
         unseen=done and said.retired is False,
     )  # fmt: skip

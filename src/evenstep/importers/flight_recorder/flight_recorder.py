@@ -5,7 +5,7 @@ ring has no steps and few times: when an operation was issued, sometimes when it
 and which operations are unfinished. That is enough to diagnose a hang. With
 TORCH_NCCL_ENABLE_TIMING it has durations, too, from which waits follow.
 
-Differences that matter (torch 2.1 to 2.13): gloo's recorder has no members of groups, marks ended
+Differences that matter (torch 2.6 to 2.13): gloo's recorder has no members of groups, marks ended
 operations by retiring them, and omits messages; JSON has 0 for an unknown time, a pickle has None;
 no file states its rank.
 """
@@ -43,8 +43,9 @@ def recognises(source: SourceFile) -> bool:
     """Whether a file is a pickle or JSON with a ring's fields."""
     if PICKLE.match(source.head):
         return any(name in source.head for name in _OF_PICKLES)
-    start = source.head.lstrip()[:1]
-    return start in (b"{", b"[") and any(b'"%b"' % name in source.head for name in _FIELDS)
+    return source.head.lstrip()[:1] == b"{" and any(
+        b'"%b"' % name in source.head for name in _FIELDS
+    )
 
 
 def read(sources: Sequence[SourceFile]) -> Trace:

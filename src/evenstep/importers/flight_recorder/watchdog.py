@@ -118,7 +118,7 @@ class Timeouts:
                 names[key] = self.calls[rank].get(key[1], Call()).name or names.get(key, "")
         for rank, told in self.status.items():
             raw = [row for each in told.values() for row in self._entries(rank, each, names)]
-            entries = [entry(each, number) for number, each in enumerate(raw)]
+            entries = [entry({"record_id": n, **each}) for n, each in enumerate(raw)]
             reached = {name: each.issued for name, each in told.items()}
             yield Dump(source.path, rank, "", "", config, reached, entries, self.stamp_ns[rank])
 

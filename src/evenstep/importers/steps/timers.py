@@ -23,7 +23,7 @@ _ALL = (*MARKS[:2], "across ranks (ms):")
 _MS = r"(\d{1,12}(?:\.\d{1,9})?)"
 _OF_RANK = re.compile(rf"^\s*[Rr]ank\s+(\d{{1,7}}): {_MS}(?:ms)?\s*$")
 _NAME = re.compile(r"^\s*([\w-]{1,60}):\s*$")
-_OF_ALL = re.compile(rf"^\s*([\w-]{{1,60}}) \.+: \(?(?:{_MS}, )?{_MS}\)?\s*$")
+_OF_ALL = re.compile(rf"^\s*[\w-]{{1,60}} \.+: \(?(?:{_MS}, )?{_MS}\)?\s*$")
 _BESIDE = re.compile(r"^\s*(?:Min: .*)?$")  # lines within a report that are not of a rank
 _MICRO = "_microstep"
 _OF_ONE = re.compile(rf"([\w-]{{1,60}}): {_MS}")
@@ -46,11 +46,11 @@ class Timers:
     """Parts of steps in the timers read so far."""
 
     cells: dict[tuple[int, int], dict[Phase, float]] = field(default_factory=dict)  # rank, step; s
-    spread: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # ms, of all ranks
     micro: dict[tuple[int, int], dict[Phase, float]] = field(default_factory=dict)  # of DeepSpeed's
     # micro-batches, which are steps where no timers of steps are
     lines: Counter[tuple[int, bool]] = field(default_factory=Counter)  # of one rank's timers
     open: bool = False  # whether timers of all ranks follow
+    extremes: bool = False  # whether some of them name no rank
     reports: int = 0  # of all ranks
     name: str = ""  # of the timer whose ranks follow
 
@@ -70,9 +70,8 @@ class Timers:
         elif self.open and (found := _OF_RANK.match(text)):
             at = self.reports if number is None else number
             self._enter(int(found[1]), at, {self.name: float(found[2])})
-        elif self.open and (found := _OF_ALL.match(text)):
-            low, high = found[2] or "nan", found[3]
-            self.spread.setdefault(found[1], []).append((float(low), float(high)))
+        elif self.open and _OF_ALL.match(text):
+            self.extremes = True
         elif self.open and not _BESIDE.match(text):
             found = _NAME.match(text)
             self.open, self.name = bool(found), found[1] if found else ""
@@ -101,13 +100,7 @@ class Timers:
             return ["timers of this log are of micro-batches: each is taken for a step"]
         known = any(cell.keys() >= WORK for cell in self.cells.values())
         what = "" if known or not self.cells else "of parts that all ranks end together"
-        if self.spread:
-            names = [name for name, part in _PHASES.items() if part in WORK]
-            name = min(self.spread.keys() & set(names) or self.spread)
-            low, high = np.median(self.spread[name], axis=0)
-            what = f"the longest of all ranks ({name}: {high:.6g} ms)"
-            if low >= 0:
-                both = f"{low:.6g} and {high:.6g} ms"
-                what = f"the shortest and longest of all ranks ({name}: {both})"
+        if self.extremes:
+            what = "the longest of all ranks, or these and the shortest"
         said = f"timers of this log are {what}: they do not tell which rank is slow; log with "
         return [f"{said}--timing-log-level 2 --timing-log-option all"] if what else []
