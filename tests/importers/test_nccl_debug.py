@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import EvenstepError, TraceError
+from evenstep.importers.compression import read_head
 from evenstep.importers.content import SourceFile
 from evenstep.importers.nccl import debug as nccl_debug
 
@@ -50,9 +51,11 @@ def heard(tmp_path):
 
 
 def test_a_log_is_recognised_wherever_nccl_speaks(tmp_path):
-    prefixed = "[2025-01-31 10:20:30] " + LOG.splitlines()[0]
-    assert nccl_debug.recognises(SourceFile(tmp_path, prefixed.encode()))
-    assert not nccl_debug.recognises(SourceFile(tmp_path, b"loss 0.3 step 4"))
+    said = "[2025-01-31 10:20:30] " + LOG.splitlines()[0]
+    warned = "train.py:7: FutureWarning: loading with weights_only=False is deprecated\n"
+    for text, known in ((said, True), (warned * 2_000 + said, True), ("loss 0.3 step 4", False)):
+        (path := tmp_path / "out.log").write_text(text)
+        assert nccl_debug.recognises(SourceFile(path, read_head(path))) == known
 
 
 def test_ranks_are_told_apart_in_mixed_lines(heard):

@@ -575,6 +575,11 @@ def test_a_bar_shown_again_at_its_end_is_no_further_epoch(opened, between):
         # linux-rdma/perftest#234
         (" #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n",
          "measure with nccl-tests"),
+        # Lightning-AI/pytorch-lightning#4937, ourownstory/neural_prophet#972
+        ("Action  |  Mean duration (s)  |  Total time (s)\nget_train_batch  |  0.0396  |  1.07\n",
+         "export_chrome_trace"),
+        ("   Name    Self CPU %   Self CPU   # of Calls\n   aten::to   1.64%   110.1ms   17\n",
+         "export_chrome_trace"),
         ("Self CPU time total: 47.866ms\nSelf CUDA time total: 16.912ms\n", "export_chrome_trace"),
         ("Time (%),Total Time (ns),Instances,Avg (ns),Name\n50.1,99385786,32,3105805.8,gemm\n",
          "nsys export --type sqlite"),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -49,6 +51,8 @@ Found = TypeVar("Found")
 
 MOST_CONTAINERS = 2_000_000  # in a JSON text: each takes 64 bytes of memory, two of the file
 _COLOURS = re.compile("\x1b\\[[0-9;]*[mK]")
+_HOLE = re.compile(rb"\0{64,}")  # what a crash or a rotation of logs leaves in a file
+SEARCHED_BYTES = 1 << 24  # of a text: before a log's steps go lines of NCCL, settings, weights
 LONGEST_LINE = 1 << 20  # bytes; the rest of a longer line is left out
 
 
@@ -140,6 +144,14 @@ def lines(path: Path) -> Iterator[TextLine]:
                 skipped, held = skipped + len(held) - len(kept), kept
     if held:
         yield TextLine(number, start, _decode(held))
+
+
+def beginning(source: SourceFile) -> Iterator[str]:
+    """Yield the lines in which a text tells what it is, as far as it is whole; none of a binary."""
+    if b"\0" not in _HOLE.sub(b"", source.head):
+        with suppress(TraceError):
+            first = takewhile(lambda line: line.start < SEARCHED_BYTES, lines(source.path))
+            yield from (line.text for line in first)
 
 
 def _decode(line: bytes) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import CompanionFormat, SourceFile, TextLine, lines
+from evenstep.importers.content import CompanionFormat, SourceFile, TextLine, beginning, lines
 from evenstep.importers.nccl.tests import from_lines
 from evenstep.trace.ranks import MOST_MEMBERS, MOST_RANKS
 
@@ -86,8 +86,8 @@ class _Log:
 
 
 def recognises(source: SourceFile) -> bool:
-    """Whether the head has a line of NCCL."""
-    return any(_LINE.search(line) for line in source.head.decode("utf-8", "replace").splitlines())
+    """Whether some lines of a text are NCCL's."""
+    return any("NCCL " in text and _LINE.search(text) for text in beginning(source))
 
 
 def read(sources: Sequence[SourceFile]) -> Mapping[str, Any]:

@@ -10,17 +10,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import takewhile
+from itertools import chain
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import SourceFile, TraceFormat, lines, usable
+from evenstep.importers.content import SourceFile, TraceFormat, beginning, lines, usable
 from evenstep.importers.draft import Draft
 from evenstep.importers.file_ranks import ranks_in_order
 from evenstep.importers.steps import progress
@@ -33,7 +32,6 @@ from evenstep.trace.trace import Trace
 
 NAME = "training log"
 MOST_STEPS = 10_000_000
-SEARCHED_BYTES = 1 << 24  # of a text, in which the first steps of a log are
 LATEST_S = 1e9  # of a clock that begins with the run
 LONGEST = 16_384  # characters of a line that are examined: verl prints all metrics in one
 _FEWEST = 2  # lines of steps in a training log
@@ -56,7 +54,6 @@ _OWN = re.compile(
 )
 _RANK_WORDS = ("rank", "Rank", "RANK", "Node[")
 _TAGGED = 160  # characters before the end of a tag
-_HOLE = re.compile(rb"\0{64,}")  # what a crash or a rotation of logs leaves in a file
 #: `2026-05-08 12:00:00,123`, also with slashes, of absl (`I0508 12:00:00.123456`), and at the
 #: beginning of a line or after `Time=` without a year or a day.
 _STAMP = re.compile(
@@ -394,17 +391,13 @@ def _amount(value: Any) -> float:
 
 
 def recognises(source: SourceFile) -> bool:
-    """Whether some lines of a text have steps: before them go those of NCCL, settings, weights."""
-    if b"\0" in _HOLE.sub(b"", source.head):
-        return False
+    """Whether some lines of a text have steps."""
     log, found = Log(), 0
-    with suppress(TraceError):  # damaged after lines without steps
-        for line in takewhile(lambda one: one.start < SEARCHED_BYTES, lines(source.path)):
-            for text in _shown(line.text):
-                found += _MLLOG in text or any(mark in text for mark in MARKS)
-                found += _take(log, text[:LONGEST], 0)
-            if found >= _FEWEST:
-                return True
+    for text in chain.from_iterable(map(_shown, beginning(source))):
+        found += _MLLOG in text or any(mark in text for mark in MARKS)
+        found += _take(log, text[:LONGEST], 0)
+        if found >= _FEWEST:
+            return True
     return False
 
 
