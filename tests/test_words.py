@@ -98,6 +98,11 @@ def test_a_shortened_sentence_ends_with_no_word_that_leads_on():
     assert words.shorten("find what stopped it (SIGSTOP)", 4) == "find what stopped it"
 
 
+def test_a_preposition_goes_with_the_clause_that_it_leads():
+    text = "10 runnable tasks on 2 cores of node vm, of which training threads need 0.51"
+    assert words.shorten(text, 8) == text.partition(",")[0]
+
+
 def test_a_list_is_shortened_to_what_it_is_a_list_of():
     text = "look for what slows rank 3 down in every phase: clocks, temperature, power limit"
     assert words.shorten(text, 11) == "look for what slows rank 3 down in every phase"

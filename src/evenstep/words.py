@@ -249,7 +249,7 @@ def how_ended(facts: Mapping[str, Any], *, brief: bool = False) -> str:
     return "; ".join([text, *end.get("xid", ())[-1:], *end.get("nccl_warnings", ())[-1:]])
 
 
-_RELATIVE = r"(?:until|while|where|which|because|so) "
+_RELATIVE = r"(?<! of )(?:until|while|where|(?:of )?which|because|so) "
 #: Where a sentence may end: before its last clauses, else before its last phrases. A part of a list
 #: behind a colon reads like all of it: there only relative clauses are left out.
 _CLAUSES = re.compile(rf"(?<=[,;:]) | (?={_RELATIVE})| (?=than the other(?: ranks|s'))")

@@ -93,6 +93,21 @@ def test_what_a_mode_says_of_the_same_ranks_counts_with_its_costlier_finding(
     assert (ranked[0].mode, ranked[-1]) == (first, before)
 
 
+@pytest.mark.parametrize(
+    ("title", "cause", "why"),
+    [
+        ("Launch-bound", "launch-bound: hosts issue work slowly", "hosts issue work slowly"),
+        ("Slow loader on n0", "slow loader: every batch comes late", "every batch comes late"),
+        ("Launch-bound", "devices idle: hosts issue work", "devices idle: hosts issue work"),
+    ],
+)
+def test_why_does_not_say_the_title_again(
+    diagnosis: Diagnosis, title: str, cause: str, why: str
+) -> None:
+    finding = replace(diagnosis.findings[0], title=title, cause=cause, where=Where())
+    assert verdict([finding], diagnosis.summary).why == why
+
+
 def test_a_healthy_run_is_one_line(diagnosis: Diagnosis) -> None:
     diagnosis.findings[:] = [replace(diagnosis.findings[0], severity=0.01)]
     assert [line.partition(":")[0] for line in lines(diagnosis)] == ["Healthy"]

@@ -227,7 +227,9 @@ def verdict(findings: Sequence[Finding], summary: Mapping[str, Any], fabric: str
     gain, when = _given_back(first, remedy)
     after_ns = before_ns and before_ns * (1 - gain)
     found = Verdict(who(first), cost, "", "", before_ns, after_ns, False, when, remedy, fabric)
-    cause = first.cause.partition(";")[0].removeprefix(f"{found.who}: ")
+    cause = first.cause.partition(";")[0]
+    named, _, rest = cause.partition(": ")
+    cause = rest if rest and words.capital(found.who).startswith(words.capital(named)) else cause
     return found.within(MOST_WORDS, _NAMED_BEFORE.sub("", cause), action)
 
 
