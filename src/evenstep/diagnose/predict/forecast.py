@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtr
 
 from evenstep.allreduce import bus_factor, depth
 from evenstep.diagnose.graph.peers import between_barriers, peers
@@ -31,7 +30,7 @@ from evenstep.diagnose.levels import FEWEST, MINOR, SIGMAS
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.diagnose.measure.transfers import line_through, transfers
 from evenstep.statistics import tails
-from evenstep.statistics.interval import BLOCK_STEPS, MAD_SIGMA, RESAMPLES, SEED, Estimate, blocks
+from evenstep.statistics.interval import MAD_SIGMA, RESAMPLES, SEED, Estimate, blocks
 from evenstep.statistics.tails import TabulatedNoise
 from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Phase
@@ -196,12 +195,7 @@ class Segment:
     width: Array  # (ranks,) of a rank's independent part, 1 for the middle one
     shared_ns: Array  # (steps,) the part that all ranks share
     noise: TabulatedNoise  # independent part, of a rank of width 1
-    members: Array  # indices of the step's segments that it stands for
-
-    @property
-    def times(self) -> int:
-        """Number of segments that it stands for."""
-        return len(self.members)
+    times: int  # number of segments that it stands for
 
 
 @dataclass(slots=True)
@@ -213,7 +207,6 @@ class Model:
     unsteady_ns: Array  # extra time of steps with a checkpoint, 0 in the others
     units: float  # ranks that vary independently
     ranks: int
-    coupling: Array  # (segments, segments): makes normal draws as correlated as the maxima are
 
     def units_at(self, ranks: int) -> float:
         """So many of these ranks."""
@@ -224,7 +217,7 @@ def fit(cut: Segments, families: Sequence[str] = ()) -> Model:
     """Fit a model to measured segments; `families` fixes the family of each part's noise."""
     parts, order = [], np.argsort(cut.own_ns.mean(axis=(0, 2)), kind="stable")
     groups = np.array_split(order, min(len(order), MOST_SEGMENTS))  # neighbours in length
-    for index, members in enumerate(map(np.sort, groups)):
+    for index, members in enumerate(groups):
         own = cut.own_ns[:, members, :]
         usual = np.median(own, axis=0)
         each = [_common((own - usual)[:, at]) for at in range(len(members))]
@@ -232,23 +225,10 @@ def fit(cut: Segments, families: Sequence[str] = ()) -> Model:
         width = _widths(np.concatenate(apart))
         noise = np.concatenate(apart, axis=1) / np.tile(width, len(members))
         fitted = tails.fit(noise, families[index] if families else None)
-        parts.append(Segment(usual.mean(axis=0), width, np.mean(shared, axis=0), fitted, members))
-    coupling = _coupling(cut.own_ns.max(axis=2))
-    return Model(parts, cut.rest_ns, cut.unsteady, cut.units, cut.own_ns.shape[2], coupling)
-
-
-def _coupling(maxima: Array) -> Array:
-    """A root of the correlation between the segments' maxima (steps, segments): a rank that is slow
-    in one segment of a step is often slow in the next. Correlations within chance count as none."""
-    steps, number = maxima.shape
-    spread = maxima.std(axis=0)
-    if number < 2 or steps < 2 * BLOCK_STEPS or not (spread > 0).all():
-        return np.eye(number)
-    matrix = np.corrcoef(maxima, rowvar=False)
-    matrix[np.abs(matrix) < 3 / np.sqrt(steps)] = 0.0
-    value, vector = np.linalg.eigh(matrix)
-    root = vector * np.sqrt(np.maximum(value, 0))
-    return np.asarray(root / np.maximum(np.linalg.norm(root, axis=1), 1e-9)[:, None])
+        parts.append(
+            Segment(usual.mean(axis=0), width, np.mean(shared, axis=0), fitted, len(members))
+        )
+    return Model(parts, cut.rest_ns, cut.unsteady, cut.units, cut.own_ns.shape[2])
 
 
 def _widths(apart: Array) -> Array:
@@ -296,12 +276,7 @@ def project(
             mean = float(step_ns.mean())
             p99 = float(np.quantile(step_ns, 0.99))
             runs[size].append((mean, float(step_ns.std()) / mean, p99))
-    likeliest = fit(cut, [next(iter(each), "normal") for each in weights])
-    means = [
-        expected_step_ns(likeliest, size, growth.factor(size), strong=strong) for size in sizes
-    ]
-    pairs = zip(sizes, means, strict=True)
-    return [_point(size, np.array(runs[size]), mean) for size, mean in pairs]
+    return [_point(size, np.array(runs[size])) for size in sizes]
 
 
 def _one_of(weights: dict[str, float], random: np.random.Generator) -> str:
@@ -319,40 +294,25 @@ def _run(
     steps = len(model.unsteady_ns)
     source = random.integers(0, len(model.rest_ns), steps)
     total = np.zeros(steps)
-    level = ndtr(random.standard_normal((steps, len(model.coupling))) @ model.coupling.T)
     for part in model.parts:
         at, cdf = _maximum(part, _draw(part, ranks, random), model.units_at(ranks))
-        total += np.interp(level[:, part.members], cdf, at).sum(axis=1)
+        total += np.interp(random.random((steps, part.times)), cdf, at).sum(axis=1)
         total += part.times * part.shared_ns[source]
     work = total * (model.ranks / ranks if strong else 1.0)
     unsteady = random.choice(model.unsteady_ns, steps)
     return np.asarray(np.maximum(work + factor * model.rest_ns[source], 1.0) + unsteady)
 
 
-def expected_step_ns(model: Model, ranks: int, factor: float, *, strong: bool) -> float:
-    """Mean step time by quadrature: E[max] of every segment plus the mean rest."""
-    total = 0.0
-    for part in model.parts:
-        at, cdf = _maximum(part, _draw(part, ranks, None), model.units_at(ranks))
-        mean = float((np.diff(cdf) * (at[1:] + at[:-1]) / 2).sum() + cdf[0] * at[0])
-        total += part.times * (mean + float(part.shared_ns.mean()))
-    work = total * (model.ranks / ranks if strong else 1.0)
-    return work + factor * float(model.rest_ns.mean()) + float(model.unsteady_ns.mean())
-
-
-def _draw(part: Segment, ranks: int, random: np.random.Generator | None) -> Array:
+def _draw(part: Segment, ranks: int, random: np.random.Generator) -> Array:
     """Which of the measured ranks each of `ranks` ranks is like: all of them, some from the fastest
-    to the slowest, or more within their spread, evenly without `random`."""
+    to the slowest, or more within their spread."""
     usual, order = part.usual_ns, np.argsort(part.usual_ns, kind="stable")
     if ranks <= len(usual):
         return np.asarray(order[np.linspace(0, len(usual) - 1, ranks).round().astype(int)])
     middle = float(np.median(usual))
     sd = MAD_SIGMA * float(np.median(np.abs(usual - middle)))
     like = order[np.abs(usual[order] - middle) <= SIGMAS * sd]
-    added = ranks - len(usual)
-    if random is not None:
-        return np.concatenate([order, random.choice(like, added)])
-    return np.concatenate([order, like[np.arange(added) * len(like) // added]])
+    return np.concatenate([order, random.choice(like, ranks - len(usual))])
 
 
 def _maximum(part: Segment, drawn: Array, units: float) -> tuple[Array, Array]:
@@ -383,8 +343,6 @@ def _merge_places(places: Array, widths: Array) -> tuple[Array, Array, Array]:
     return place / counts, width / counts, counts
 
 
-def _point(ranks: int, runs: Array, mean_ns: float) -> ForecastPoint:
-    low, middle, high = np.quantile(runs, QUANTILES, axis=0)
-    step = Estimate(mean_ns, min(float(low[0]), mean_ns), max(float(high[0]), mean_ns))
-    cv, p99 = (Estimate(float(middle[i]), float(low[i]), float(high[i])) for i in (1, 2))
-    return ForecastPoint(ranks, step, cv, p99)
+def _point(ranks: int, runs: Array) -> ForecastPoint:
+    low, middle, high = np.quantile(runs, QUANTILES, axis=0).tolist()
+    return ForecastPoint(ranks, *map(Estimate, middle, low, high))
