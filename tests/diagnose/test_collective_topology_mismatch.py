@@ -55,14 +55,10 @@ def test_the_order_to_use_is_written_out():
     assert "order ranks by node: 0,2,4,6,1,3,5,7" in diagnosed(STRIDED)[0].options[0].action
 
 
-def test_crossings_and_curves_are_in_the_evidence():
+def test_crossings_are_in_the_evidence():
     found = {item.metric: item for item in diagnosed(STRIDED)[0].evidence}
     crossed = found["ring_crossings"]
     assert (crossed.measured, crossed.expected) == (8, 2)
-    this, best = found["time_as_ring_in_this_order"], found["time_as_ring_in_the_best_order"]
-    assert this.measured == pytest.approx(this.expected, rel=0.01)
-    # W2's arithmetic: 2 * 7 * (4 µs + 100 MB / 8 / 12.5 GB/s)
-    assert best.expected == pytest.approx(14 * (4000 + 1e6), rel=0.01)
 
 
 def test_the_right_order_is_no_mismatch():

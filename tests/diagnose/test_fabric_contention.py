@@ -6,9 +6,6 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.diagnose.measure.transfers import Transfers
-from evenstep.diagnose.modes.fabric import _is_clustered, _SlowTransfers
-from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind, Op, Phase
 from tests.diagnose.programs import pipeline
 from tests.diagnose.synthetic import MS, World
@@ -57,21 +54,6 @@ def test_an_episode_has_its_steps_and_its_cost():
     finding = contention_of(world)
     assert (finding.when.steps, finding.when.pattern) == ([(60, 99)], "bursty")
     assert finding.severity == pytest.approx(world.lost_against(quiet(world)), rel=0.1)
-
-
-def test_an_episode_of_one_group_is_seen_between_the_transfers_of_another():
-    draw = np.random.default_rng(1)
-    kind, begin_ns = np.tile([0, 1], 200), np.arange(400)
-    ratio = np.where(kind == 0, 0.04 * draw.integers(0, 2, 400), 1.0 * (begin_ns % 100 >= 80))
-
-    def episodic(ratio):
-        rows = Columns({"kind": kind, "begin_ns": begin_ns})
-        slow = _SlowTransfers(kind >= 0, ratio > 0, ratio, ratio)
-        return _is_clustered(Transfers(rows, Columns({})), slow)
-
-    assert episodic(ratio)
-    ratio[1::2] = draw.permutation(ratio[1::2])
-    assert not episodic(ratio)
 
 
 def test_steps_hit_by_chance_are_contention_too():

@@ -98,14 +98,6 @@ def test_a_rank_on_slower_hardware_is_said_to_have_it():
     assert "it has A100, the others H100" in diagnose(trace).findings[0].cause
 
 
-def test_a_late_rank_is_compared_with_peers_of_its_hardware():
-    world = WORLD.slow([4, 5], Phase.FORWARD, 10 * MS).slow(4, Phase.FORWARD, 20 * MS)
-    finding = diagnose(of_make(placed(world), 4, 5)).findings[0]
-    assert finding.where.ranks[0] == 4
-    beside = next(item for item in finding.evidence if item.metric.startswith("work_beside"))
-    assert beside.measured - beside.expected == pytest.approx(20 * MS, rel=0.05)
-
-
 def test_peers_have_the_same_local_rank():
     trace = placed(WORLD, level="SYS")
     peers = usual(layouts(trace))

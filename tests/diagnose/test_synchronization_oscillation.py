@@ -34,17 +34,6 @@ def test_steps_that_swing_have_a_period_and_a_cost(period, shape, worst, evidenc
     assert evidence(finding)["oscillation_period"] == pytest.approx(period, rel=0.03)
     assert finding.severity == pytest.approx(world.injected_share(), rel=0.1)
     assert not finding.where.ranks
-    assert evidence(finding)["phase_between_ranks"] == pytest.approx(0, abs=0.02)
-
-
-def test_ranks_that_swing_apart_show_their_phase(worst, evidence):
-    table = WORLD.everywhere()
-    wave = (1 + np.sin(2 * np.pi * STEPS / 8)) * 10 * MS
-    table[:, :3] = wave[:, None]
-    table[:, 3] = np.roll(wave, 2) * 0.8  # a quarter of the period later
-    finding = worst(WORLD.delayed(Phase.FORWARD, table))
-    assert finding.mode == "synchronization_oscillation"
-    assert evidence(finding)["phase_between_ranks"] == pytest.approx(0.25, abs=0.03)
 
 
 def test_inferred_steps_that_swing_together_are_parts_of_the_programs_own():

@@ -241,24 +241,6 @@ def test_long_batches_come_to_all_ranks(often, dealt_out):
     assert _dealt_out(np.arange(20)[:, None] < np.array(often)) is dealt_out
 
 
-def test_ranks_that_share_a_batch_count_once():
-    """Of four ranks of a tensor group one is always the slowest, by a little."""
-    calm = World(style="grid", tensor_parallel=4, ranks=16, noise=0.001, steps=80)
-    batch = np.random.default_rng(1).exponential(10 * MS, (80, 4))
-    extra = np.repeat(batch, 4, axis=1) * np.tile([1.02, 1, 1, 1], 4)
-    mean = extra.mean(axis=1, keepdims=True) + 0 * extra
-    varied, even = (
-        calm.delayed(Phase.FORWARD, ns, computing=True).delayed(
-            Phase.BACKWARD, 2 * ns, computing=True
-        )
-        for ns in (extra, mean)
-    )
-    finding = diagnose(varied.trace()).findings[0]
-    assert (finding.mode, finding.where.ranks) == ("workload_imbalance", ())
-    want = 1 - even.length_ns() / varied.length_ns()
-    assert finding.severity == pytest.approx(want, rel=0.1)
-
-
 def test_a_stop_beside_sequences_of_different_lengths_stays_a_stop():
     """It is in neither forward nor backward, so no length of data explains it."""
     world = World(noise=0.01, ranks=2)

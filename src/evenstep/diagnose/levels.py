@@ -16,6 +16,5 @@ CHANGED = 1.25  # ratio of two levels that is worth a mention
 FEW_STEPS = 30  # with fewer, shares and intervals are rough
 FEWEST = 4  # values that have a level and a spread
 SEVERAL = 3  # of these, one can differ from the others
-ASKED = 16  # ranks at most whose cost alone is replayed
 LISTED = 8  # entries of a list for people
 ROUND_STEPS = 8  # of local SGD, where it is offered

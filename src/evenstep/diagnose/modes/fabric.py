@@ -23,7 +23,6 @@ from evenstep.diagnose import levels
 from evenstep.diagnose.finding import Evidence, Finding, When, Where
 from evenstep.diagnose.graph.peers import message_ends
 from evenstep.diagnose.graph.replay import Change
-from evenstep.diagnose.graph.structure import means
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.levels import SEVERAL
 from evenstep.diagnose.measure.hosts import congestion, links
@@ -79,16 +78,13 @@ def fabric_contention(case: Case) -> list[Finding]:
 
 
 def _episodes(case: Case) -> list[Finding]:
-    """Transfers above their quiet level that come together, or are a population of their own."""
+    """Transfers above their quiet level that are a population of their own."""
     slow = _slow_transfers(case.transfers, case.claims.moves)
-    apart = _of_their_own(slow) if slow.mask.any() else slow.mask
-    together = _is_clustered(case.transfers, slow)
-    if not apart.any() and not together:
+    if not slow.mask.any() or not (apart := _of_their_own(slow)).any():
         return []
-    slow = slow._replace(mask=apart) if apart.any() else slow
     gain = gain_of(case, case.transferred(slow.excess_ns))
     case.claims.slow_ns += gain.saved_ns
-    return _of_episodes(case, slow, gain, together)
+    return _of_episodes(case, slow._replace(mask=apart), gain)
 
 
 def _of_their_own(slow: _SlowTransfers) -> Array:
@@ -100,16 +96,6 @@ def _of_their_own(slow: _SlowTransfers) -> Array:
     place = np.rint(2 * (slow.ratio - low) / max(level - low, 1e-9))[slow.judged]
     apart = np.count_nonzero(place == 2) > np.count_nonzero(place == 1)
     return np.asarray(slow.mask & (slow.ratio > (level + low) / 2) & apart)
-
-
-def _is_clustered(measured: Transfers, slow: _SlowTransfers) -> bool:
-    """Whether slow transfers follow slow ones, of all or of their kind: the correlation of what
-    they have more than their kind, in standard errors of chance."""
-    rows, excess = measured.rows.select(slow.judged), np.where(slow.mask, slow.ratio, 0.0)
-    excess = excess[slow.judged] - means(excess[slow.judged], rows.kind)[rows.kind]
-    least = levels.ERRORS / np.sqrt(max(len(excess), 1)) * float((excess**2).sum())
-    orders = np.argsort(rows.begin_ns, kind="stable"), np.lexsort([rows.begin_ns, rows.kind])
-    return any(float((excess[o][1:] * excess[o][:-1]).sum()) > least for o in orders)
 
 
 def _period(measured: Transfers, slow: _SlowTransfers) -> Peak | None:
@@ -149,13 +135,13 @@ def _links(case: Case, groups: list[int]) -> set[tuple[str, str]]:
     return {link for group in groups for link in links(places_of(case.trace, group))}
 
 
-def _of_episodes(case: Case, slow: _SlowTransfers, gain: Gain, together: bool) -> list[Finding]:
+def _of_episodes(case: Case, slow: _SlowTransfers, gain: Gain) -> list[Finding]:
     rows, period = case.transfers.rows, _period(case.transfers, slow)
     quiet = np.maximum(case.transfers.of_kind("quiet_ns"), 1)
     factor = float(np.median(rows.transfer_ns[slow.mask] / quiet[slow.mask]))
     late = case.steps_of(slow.mask)
     recurs, where = when(late[:, None], case.grid.steps), _where(case, slow)
-    alone = not together and period is None  # of traffic one would expect that it goes on
+    alone = recurs.pattern == "transient" and period is None  # traffic would go on
     return finding_of(
         case, f"fabric_contention{'.stalls' * alone}", gain,
         numbers={

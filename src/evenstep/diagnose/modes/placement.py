@@ -13,7 +13,7 @@ Libraries that know their nodes, as NCCL does, order ranks by node.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,8 +24,6 @@ from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.levels import FEWEST, SMALLEST_SHARE
 from evenstep.diagnose.measure.hosts import (
-    LEVELS,
-    Layout,
     group_by_place,
     hops,
     layouts,
@@ -81,10 +79,7 @@ def locality(case: Case) -> list[Finding]:
         where=where, at=when((cells.any(axis=1) | (moving > 0))[:, None], case.grid.steps),
         projected=constant,
         options=[*(one for one in ("cores", "adapter") if one in all_defects), "replace"],
-        evidence=[
-            *_layout_evidence(first, places[first], peers[first]),
-            *(case.wait_evidence(cells) if late else []),
-        ],
+        evidence=case.wait_evidence(cells) if late else [],
     )  # fmt: skip
 
 
@@ -109,23 +104,6 @@ def _slow_groups(case: Case, worse: dict[int, list[str]]) -> tuple[list[int], Ar
     slow = usual < kinds.floor_ns
     more = np.clip(rows.transfer_ns - usual[rows.kind], 0.0, rows.transfer_ns)
     return np.unique(kinds.group[slow]).tolist(), np.where(slow[rows.kind], more, 0.0)
-
-
-def _layout_evidence(rank: int, place: Layout, peer: Layout) -> list[Evidence]:
-    """The rank's layout beside its peers'; levels count from PIX (0) to SYS (4)."""
-    near = [LEVELS.index(one.nearest) if one.nearest in LEVELS else None for one in (place, peer)]
-    lanes = [one.lanes and one.lanes[0] for one in (place, peer)]
-    values: dict[str, tuple[Any, ...]] = {
-        "gpu_to_adapter": (*near, "level"),
-        "gpus_per_adapter": (place.sharing, peer.sharing, "GPUs"),
-        "far_cores": (place.far_cores, 0, "1"),
-        "pcie_lanes": (*lanes, "lanes"),
-    }
-    return [
-        Evidence(f"{name}_of_rank_{rank}", *each)
-        for name, each in values.items()
-        if None not in each
-    ]
 
 
 # -- rings -----------------------------------------------------------------------------------------
@@ -201,30 +179,8 @@ def _mismatch(case: Case, crossing: list[_CrossingRing], gain: Gain) -> list[Fin
             Evidence("ring_crossings", len(hops(where)), shape.nodes, "hops"),
             Evidence("streams_per_link", shape.leaving, 1, "streams"),
             Evidence("bus_bandwidth", shape.busbw_gBps, first.ordered_gBps, "GB/s"),
-            *_curves(case, first),
         ],
     )  # fmt: skip
-
-
-def _curves(case: Case, first: _CrossingRing) -> list[Evidence]:
-    """Time of the largest size beside that of algorithms at the bandwidth of one stream."""
-    shape = first.shape
-    if shape.op != Op.ALL_REDUCE:
-        return []
-    size, measured = float(shape.sizes[-1]), float(shape.floors_ns[-1])
-    n, gBps = shape.members, first.ordered_gBps  # noqa: N806
-    alpha = shape.line.alpha_ns / (2 * (n - 1)) if shape.line is not None else 0.0
-    link = Link(gBps, alpha)
-    given = {
-        "ring_in_this_order": allreduce.ring(size, n, Link(gBps / shape.leaving, alpha)),
-        "ring_in_the_best_order": allreduce.ring(size, n, link),
-        "tree": allreduce.double_tree(size, n, link),
-        "hierarchical": hierarchical(case, shape, size, link),
-    }
-    return [
-        Evidence(f"time_as_{name}", measured, float(cost.time_ns), "ns")
-        for name, cost in given.items()
-    ]
 
 
 def hierarchical(case: Case, shape: Shape, size: float, stream: Link) -> Cost:

@@ -10,7 +10,7 @@ from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import WORK_PHASES, Cause
 from evenstep.diagnose.lateness.thresholds import BY_CHANCE, above_others, standing_out
-from evenstep.diagnose.levels import ASKED, DOMINANT, MINOR, MOST, NAMED, SEVERAL, SMALLEST_SHARE
+from evenstep.diagnose.levels import DOMINANT, MINOR, MOST, NAMED, SEVERAL
 from evenstep.diagnose.measure.hosts import hardware
 from evenstep.diagnose.measure.transfers import tokens
 from evenstep.diagnose.modes.intervention import finding_of, finding_of_late, pattern_of
@@ -40,33 +40,16 @@ def find(case: Case) -> list[Finding]:
     cells = case.claims.claim(case.delays.cells(Cause.WORK))
     beyond = cells & case.delays.beyond
     single = beyond if _all_alike(case, beyond) else cells & ~case.delays.chronic[None, :]
-    chronic = _worth_mending(case, cells & ~single)
-    parts = (*_by_phase(case, chronic), *_by_cost(case, single))
+    chronic = _beyond_nature(case, cells & ~single)
+    parts = (*_by_phase(case, chronic), single)
     return [*_late_entry(case), *(one for part in parts if part.any() for one in _late(case, part))]
 
 
-def _worth_mending(case: Case, cells: Array) -> Array:
-    """Late cells of the fewest ranks, or nodes whose ranks are alike late, that are worth mending:
-    with these like the others, and no lateness of a recorded cause, mending the rest would gain
-    less than a finding needs. Of the ranks within the natural spread only the latest counts."""
+def _beyond_nature(case: Case, cells: Array) -> Array:
+    """Late cells of ranks beyond the natural spread, or of the latest alone."""
     behind = np.where(cells, case.delays.late_ns[Cause.WORK], 0.0).sum(axis=0)
     apart = standing_out(np.median(case.program_ns, axis=0))
-    cells = cells & (apart | (behind == behind.max()))
-    behind = np.where(apart | (behind == behind.max()), behind, 0.0)
-    unit = _units(case, behind)
-    late = list(dict.fromkeys(unit[np.argsort(-behind, kind="stable")[: np.count_nonzero(behind)]]))
-    if not 1 < len(late) <= ASKED:
-        return cells
-    fewer = [cells & np.isin(unit, late[:last]) for last in range(1, len(late))]
-    # input hides lateness of work: only ranks that come early wait for a batch that is not ready
-    causes = [one for one in Cause if one not in (Cause.WORK, Cause.INPUT)]
-    held = [case.relieved(each, one) for one in causes if (each := case.delays.cells(one)).any()]
-    loading = case.without(case.grid.phase_ns[Phase.INPUT], Cause.INPUT)
-    on_record = case.costs.combined([loading, *held])
-    changes = [case.costs.combined([case.relieved(part), on_record]) for part in (*fewer, cells)]
-    gains = case.all_saved(changes)
-    left = [case.share(gains[-1] - gain).value for gain in gains[:-1]]
-    return next((p for p, rest in zip(fewer, left, strict=True) if rest < SMALLEST_SHARE), cells)
+    return np.asarray(cells & (apart | (behind == behind.max())))
 
 
 def _by_phase(case: Case, cells: Array) -> list[Array]:
@@ -76,17 +59,6 @@ def _by_phase(case: Case, cells: Array) -> list[Array]:
     for latest in late[np.argsort(more.sum(axis=0)[late], kind="stable")]:  # has the last word
         group[np.minimum(share, share[:, [latest]]).sum(axis=0) > MOST] = latest
     return [cells & (group == each) for each in np.unique(group[late])]
-
-
-def _units(case: Case, behind: Array) -> Array:
-    """A number for each rank, the same for those of a node that are all about as late."""
-    unit = np.arange(len(behind))
-    names = np.array([case.trace.ranks[int(rank)].node for rank in case.grid.ranks])
-    for name in set(names.tolist()) - {""}:
-        mine = np.flatnonzero(names == name)
-        if behind[mine].min() > MOST * behind[mine].max():
-            unit[mine] = mine[0]
-    return unit
 
 
 def _late_entry(case: Case) -> list[Finding]:
@@ -109,15 +81,6 @@ def _late_entry(case: Case) -> list[Finding]:
         where=case.where(culprits), at=When([(step, step)], "transient"), options=["before"],
         evidence=[Evidence("late_into_the_first_step", more, 0, "ns")],
     )  # fmt: skip
-
-
-def _by_cost(case: Case, cells: Array) -> tuple[Array, ...]:
-    """The cells of the ranks that cost most, and those of the other ranks."""
-    if pattern_of(cells) == "rotating" or _all_alike(case, cells):
-        return (cells,)
-    cost = np.where(cells, case.delays.loss_ns[Cause.WORK], 0.0).sum(axis=0)
-    large = cost >= MINOR * cost.max(initial=0)
-    return cells & large, cells & ~large
 
 
 def _all_alike(case: Case, cells: Array) -> bool:
@@ -167,7 +130,7 @@ def _late(case: Case, cells: Array) -> list[Finding]:
             "target": f"node {', '.join(nodes)}" if several else "it", "received": received,
         },
         options=[_remedy(case, cells, kind, place)] + ["drain"] * elsewhere,
-        evidence=[*_phase_evidence(case, cells, ranks), *_peer_evidence(case, ranks[0])],
+        evidence=_phase_evidence(case, cells, ranks),
     )  # fmt: skip
 
 
@@ -284,14 +247,3 @@ def _phase_evidence(case: Case, cells: Array, ranks: list[int]) -> list[Evidence
             name = f"{phase.name.lower()}_of_rank_{ranks[0]}"
             items.append(Evidence(name, mine, others, "ns"))
     return items
-
-
-def _peer_evidence(case: Case, rank: int) -> list[Evidence]:
-    """Own work of the first culprit beside that of ranks on the same hardware."""
-    made = hardware(case.trace)
-    alike = [rank in made and made.get(int(one)) == made[rank] for one in case.grid.ranks]
-    peers, work = np.array(alike) & (case.grid.ranks != rank), np.median(case.grid.work_ns, axis=0)
-    if not peers.any() or peers.sum() == len(peers) - 1:
-        return []
-    mine, name = work[case.grid.ranks == rank][0], "work_beside_peers_of_the_same_hardware"
-    return [Evidence(name, mine, np.median(work[peers]), "ns")]

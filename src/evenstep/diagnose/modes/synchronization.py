@@ -164,20 +164,8 @@ def synchronization_oscillation(case: Case) -> list[Finding]:
             Evidence("oscillation_period", period, None, "steps"),
             Evidence("oscillation_explains", seen.peak.explained, 0.0, "share"),
             Evidence("chance_of_such_a_period", seen.peak.chance, 1.0, "1"),
-            Evidence("phase_between_ranks", _phase_between_ranks(case, period), 0.0, "periods"),
         ],
     )  # fmt: skip
-
-
-def _phase_between_ranks(case: Case, period: float) -> float:
-    """The largest phase difference, in periods (at most half of one), to the rank that oscillates
-    most, of ranks that do so beyond noise; 0 without any."""
-    work = case.grid.work_ns - case.grid.work_ns.mean(axis=0)
-    turn = np.exp(-2j * np.pi * np.arange(len(work)) / period)
-    wave = (turn[:, None] * work).sum(axis=0) * 2 / len(work)
-    strong = np.abs(wave) > 4 * work.std(axis=0) / np.sqrt(len(work))
-    angle = np.angle(wave[strong] / wave[np.argmax(np.abs(wave))])
-    return float(np.abs(angle).max(initial=0) / (2 * np.pi))
 
 
 # -- amplification ---------------------------------------------------------------------------------

@@ -85,19 +85,6 @@ def _dealt_out(cells: Array) -> bool:
 # -- sequences of different lengths ----------------------------------------------------------------
 
 
-def _by_batch(case: Case, work: WorkVariation) -> Array:
-    """Mean work (steps × batches) of the ranks of each batch: those of a group whose work mostly
-    varies together, as in tensor parallelism, have one; any other rank has its own."""
-    spent, batch = work.spent, np.arange(len(work.ranks))
-    for group in case.trace.groups:
-        mine = np.flatnonzero(np.isin(work.ranks, group.ranks))
-        size, each = len(mine), spent[:, mine].var(axis=0).sum()
-        alike = spent[:, mine].sum(axis=1).var() > (1 + (size - 1) * MOST) * each  # correlation
-        if 1 < size < len(batch) and alike:
-            batch[mine] = batch[mine].min()
-    return np.stack([spent[:, batch == one].mean(axis=1) for one in np.unique(batch)], axis=1)
-
-
 def _uneven_sequences(case: Case) -> list[Finding]:
     """Micro-batches of different lengths, or forward and backward, or all stretches of a step's
     work, that are long together, on another rank in each step."""
@@ -112,7 +99,7 @@ def _uneven_sequences(case: Case) -> list[Finding]:
         spent = phases or stretches
         if phases and stretches:  # parts that do not all follow lengths have less in common
             spent = phases._replace(noise=min(phases.noise, stretches.noise))
-        if spent is None or not _varies(spent) or not rotating(_by_batch(case, spent)):
+        if spent is None or not _varies(spent) or not rotating(spent.spent):
             return []
         # what is left varies as much as the noise alone
         evened = partial(case.costs.even_amounts, part=1 - float(np.sqrt(spent.noise)))
