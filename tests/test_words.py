@@ -96,6 +96,10 @@ def test_a_shortened_sentence_ends_with_no_word_that_leads_on():
     text = "rank 1 entered broadcast where the others entered reduce; it was in train.py"
     assert words.shorten(text, 9) == text.partition(";")[0]
     assert words.shorten("find what stopped it (SIGSTOP)", 4) == "find what stopped it"
+    text = "8 runnable tasks on 2 cores of node vm, of which training threads need 0.6, 2 switches"
+    assert words.shorten(text, 10) == text.partition(",")[0]
+    text = "find the place in the loop in which ranks wait for longer than they work"
+    assert words.shorten(text, 7) == "find the place in the loop"
 
 
 def test_a_preposition_goes_with_the_clause_that_it_leads():

@@ -254,6 +254,7 @@ _RELATIVE = r"(?<! of )(?:until|while|where|(?:of )?which|because|so) "
 #: behind a colon reads like all of it: there only relative clauses are left out.
 _CLAUSES = re.compile(rf"(?<=[,;:]) | (?={_RELATIVE})| (?=than the other(?: ranks|s'))")
 _PHRASES = re.compile(r" (?=(?:in|for|with|by|after|before) )")
+_LEADS_ON = re.compile(r"(?:,? (?:at|by|for|from|in|of|on|to|with))?[ ,;:]*$")
 FEWEST_WORDS = 4  # that say something
 
 
@@ -268,7 +269,7 @@ def shorter_forms(text: str) -> tuple[list[str], list[str]]:
             head, rest = bare[: end.start()], bare[end.end() :]
             listed = head.endswith(",") and ":" in head and not re.match(_RELATIVE, rest)
             if not listed and count_words(head) >= FEWEST_WORDS:
-                found.append(head.rstrip(" ,;:"))
+                found.append(_LEADS_ON.sub("", head))
         return found[::-1]
 
     return [text, bare, *heads(_CLAUSES.finditer(bare))], heads(_PHRASES.finditer(bare))
