@@ -96,6 +96,23 @@ def test_a_burst_leaves_one_record_for_each_stack_with_how_often_it_was_seen(wat
     assert row["payload"] == row["bytes_in"] >= 10
 
 
+def test_a_look_that_waits_for_the_lock_counts_for_those_due_meanwhile(watched, monkeypatch):
+    """Half of the step in a function that keeps the lock, and half where a look finds it free."""
+    watch, recorder, written = watched
+    start = begins(recorder, monotonic_ns())
+    watch.look(start)
+    now = later = start + 2_000 * MS
+    while now < later + 3 * USUAL:
+        begins(recorder, now - (now - later) % USUAL)
+        holds = (now - later) % USUAL < USUAL // 2
+        now += (USUAL // 2 - (now - later) % USUAL) * holds  # until it lets go
+        seen = ["train.py:2 encode"] if holds else ["train.py:1 rest"]
+        monkeypatch.setattr(vigil, "frames_of_thread", lambda _, seen=seen: seen)
+        now = max(watch.look(now)[0], now + MS)
+    found = {frames[0]: int(row["payload"]) for frames, row in written()}
+    assert found["train.py:2 encode"] == pytest.approx(sum(found.values()) / 2, rel=0.4)
+
+
 @pytest.fixture
 def beside():
     """Another thread of the job."""

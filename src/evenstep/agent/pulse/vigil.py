@@ -9,7 +9,8 @@ variable is read. Samples are taken on three occasions:
 - one by one, further and further apart, while no step ends.
 
 A burst leaves one record for each different stack (`Kind.STACK`), with its number of samples, and
-such records of another thread that computed in Python since the burst before.
+such records of another thread that computed in Python since the burst before. A sample that had to
+wait for the interpreter's lock counts for all that were due meanwhile: it shows who held it.
 """
 
 from __future__ import annotations
@@ -65,10 +66,11 @@ class Vigil:
         self._gap_ns = FIRST_GAP_NS
         self._spared_ns = 0  # until then no burst of an overdue step begins
         self._known: set[str] = set()
-        # times of samples, by stack, phase, step and whether it is the training thread's
+        # times of samples, each as often as it counts, by stack, phase, step and whether it is ours
         self._seen: dict[tuple[str, int, int, bool], list[int]] = {}
         self._rivals, self._rival = Rivals(), 0  # a thread that is sampled, too; 0: none
         self._looks = 0  # samples of the running burst
+        self._last_ns = 0  # time of its last sample
         self._until_ns = 0  # end of the running burst; 0 without one
         self._usual_ns = 0  # the median step
 
@@ -95,7 +97,8 @@ class Vigil:
         overdue_ns = int(OVERDUE * usual_ns) + OVERDUE_NS
         spared = now_ns < self._spared_ns
         if now_ns >= self._due_ns or (lasted_ns >= overdue_ns and not spared):
-            self._until_ns, self._due_ns, self._usual_ns = now_ns + 2 * usual_ns, now_ns, usual_ns
+            self._until_ns, self._usual_ns = now_ns + 2 * usual_ns, usual_ns
+            self._due_ns = self._last_ns = now_ns
             self._rival = self._rivals.busiest(recorder.ident, now_ns)
             return self._go_on(now_ns), 0
         if spared:
@@ -106,12 +109,12 @@ class Vigil:
 
     def _go_on(self, now_ns: int) -> int:
         """Take a sample of a burst, the last of which writes the records; when to look again."""
-        late_ns = now_ns - self._due_ns
-        self._take(now_ns)
+        late_ns, burst_ns = now_ns - self._due_ns, 2 * self._usual_ns
+        shortest_ns = max(burst_ns // MOST_LOOKS, SHORTEST_NS)
+        self._take(now_ns, round((now_ns - self._last_ns) / shortest_ns))
         if self._looks < MOST_LOOKS and now_ns < self._until_ns:
-            burst_ns = 2 * self._usual_ns
             every_ns = min(SPARING * late_ns, burst_ns // FEWEST_LOOKS)
-            self._due_ns = now_ns + max(every_ns, burst_ns // MOST_LOOKS, SHORTEST_NS)
+            self._last_ns, self._due_ns = now_ns, now_ns + max(every_ns, shortest_ns)
             return self._due_ns
         self._write()
         self._until_ns = 0
@@ -120,7 +123,8 @@ class Vigil:
         self._gap_ns = min(2 * self._gap_ns, GAP_NS)
         return now_ns
 
-    def _take(self, now_ns: int) -> list[str]:
+    def _take(self, now_ns: int, due: int = 1) -> list[str]:
+        """Take a sample, which counts for all that were `due` since the last."""
         frames = frames_of_thread(self._recorder.ident)
         if not frames:  # the interpreter is ending
             return []
@@ -128,7 +132,7 @@ class Vigil:
         for each, ours in ((frames, True), (beside, False)):
             key = SEPARATOR.join(each), stack.current, stack.step, ours
             if each:
-                self._seen.setdefault(key, []).append(now_ns)
+                self._seen.setdefault(key, []).extend([now_ns] * min(max(due, 1), MOST_LOOKS))
         self._looks += 1
         return frames
 
@@ -136,12 +140,13 @@ class Vigil:
         """Write one record for each stack: first and last sample, how many, and how many in all;
         return the number of the last record, 0 without one."""
         spool, newest = self._recorder.spool, 0
+        counted = sum(len(looks) for (*_, ours), looks in self._seen.items() if ours)
         for (text, phase, step, ours), looks in self._seen.items():
             if len(self._known) < MOST_STACKS or text in self._known:
                 self._known.add(text)
                 newest = spool.put(
                     looks[0], looks[-1], _STACK, phase, step,
-                    payload=len(looks), bytes_in=self._looks * ours, name=spool.name_id(text),
+                    payload=len(looks), bytes_in=counted * ours, name=spool.name_id(text),
                 )  # fmt: skip
         self._seen, self._looks = {}, 0
         return newest
