@@ -11,6 +11,7 @@ from evenstep.trace.spool.layout import Kind, Phase
 from tests.diagnose.synthetic import MS, World, with_scheduler
 
 SEEDS = range(8)
+AMPLIFIED = "synchronization_amplification"
 
 
 def crowded(seed: int, steps: int = 60) -> World:
@@ -85,7 +86,7 @@ def test_cores_that_the_loaders_of_the_ranks_need_are_told_from_those_of_others(
 
 def test_a_cause_is_no_surer_than_its_cost():
     """Of two steps the cost of too few cores may be nothing."""
-    (finding,) = diagnose(sampled(crowded(1, steps=2))).findings
+    finding = diagnose(sampled(crowded(1, steps=2))).findings[0]
     assert (finding.title, finding.options[0].low) == ("CPU oversubscription", 0.0)
     assert finding.confidence < 0.67  # 1 - exp(-1.5 value / (high - value))
 
@@ -174,3 +175,22 @@ def test_facts_of_another_shape_name_no_cores():
     trace = sampled(crowded(0))
     trace.ranks[0].facts["locality"] = {"cpu": "0-3"}
     assert "tasks on 2 cores" in diagnose(trace).findings[0].cause
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_who_is_a_little_late_in_every_step_is_named_where_cores_are_short(seed):
+    world = crowded(seed).slow(3, Phase.FORWARD, 5 * MS, computing=True)
+    (found,) = (one for one in diagnose(sampled(world)).findings if one.where.ranks)
+    assert (found.title, found.where.ranks) == ("Slow forward on rank 3", [3])
+    assert found.severity == pytest.approx(world.lost_against(crowded(seed)), rel=0.2)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_uneven_work_costs_what_it_does_though_all_wait_for_a_core(seed):
+    """Waits that are as long on all ranks make all work longer, and none of it uneven."""
+    spread = np.random.default_rng(seed).uniform(0, 40 * MS, (60, 4))
+    world = World(noise=0.02, seed=seed).delayed(Phase.OTHER, spread)
+    world = world.delayed(Phase.BACKWARD, np.full((60, 4), 20.0 * MS), without_core=True)
+    (found,) = (one for one in diagnose(sampled(world)).findings if one.mode == AMPLIFIED)
+    lost_ns = float((spread.max(axis=1) - spread.mean(axis=1)).sum())
+    assert found.severity == pytest.approx(lost_ns / world.length_ns(), rel=0.1)

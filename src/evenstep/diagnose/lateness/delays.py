@@ -120,7 +120,7 @@ def attribute(grid: StepGrid, costs: Costs, *, contended: bool) -> Delays:
     is_late = (excess > least) | as_ever
     late[Cause.WORK] = np.where(is_late, delay, 0.0)
     loss, rest = _cost(grid, costs, late, chronic)
-    phase, by_phase = _by_phase(grid, costs, made_up / np.maximum(ahead, 1.0))
+    phase, by_phase = _by_phase(grid, costs, made_up / np.maximum(ahead, 1.0), as_ever)
     beyond = is_late & ~as_ever
     return Delays(grid, excess, late, loss, phase, by_phase, rest, chronic, noise, beyond)
 
@@ -244,9 +244,9 @@ def _no_delays(grid: StepGrid) -> Delays:
     )
 
 
-def _by_phase(grid: StepGrid, costs: Costs, part: Array) -> tuple[Array, Array]:
-    """The phase in which each cell exceeds the other ranks most, beyond that part of what it is
-    ahead by at other barriers; and the mean excess in each phase: (phases, ranks)."""
+def _by_phase(grid: StepGrid, costs: Costs, part: Array, as_ever: Array) -> tuple[Array, Array]:
+    """The phase in which a cell, or `as_ever` its rank, exceeds the other ranks most, beyond that
+    part of what it is ahead by at other barriers; and the mean excess: (phases, ranks)."""
     phases = {phase: above_others(grid.phase_ns[phase]) for phase in WORK_PHASES[:-1]}
     for phase in phases if part.any() else ():
         ahead = grid.from_sampled(costs.at_barriers_ns(in_phase(grid, phase))[1])
@@ -256,4 +256,7 @@ def _by_phase(grid: StepGrid, costs: Costs, part: Array) -> tuple[Array, Array]:
     unclaimed = np.maximum(grid.duration_ns - known - grid.held_ns, 0)
     phases[Phase.OTHER] = above_others(unclaimed)
     names, more = np.array([int(phase) for phase in phases]), np.stack(list(phases.values()))
-    return names[np.argmax(more, axis=0)], more.mean(axis=1)
+    means, late = more.mean(axis=1), as_ever.any(axis=0)
+    usual = np.stack([local_median(each) for each in more[:, :, late]])
+    more[:, :, late] = np.where(as_ever[:, late], usual, more[:, :, late])
+    return names[np.argmax(more, axis=0)], means

@@ -55,15 +55,13 @@ def chronic_ranks(
     excess: Array, grid: StepGrid, programs: Sequence[Array], *, contended: bool
 ) -> Array:
     """Ranks whose excess is worth naming in most steps and whose median stands out of the noise
-    (one-sided, Bonferroni); or the mean median of all ranks (columns) of a program, as of a
-    pipeline's stage."""
+    (one-sided, Bonferroni), where ranks compete for cores (`contended`) in nearly each step; or the
+    mean median of all ranks (columns) of a program, as of a pipeline's stage."""
     if len(excess) < FEWEST_STEPS:
         return np.zeros(grid.shape[1], bool)
     usual = np.quantile(excess, 1 - CHRONIC_STEPS, axis=0)
-    step = float(np.median(grid.step_ns))
-    floor = np.full(grid.shape[1], CHRONIC_SHARE * step)
-    if contended:
-        floor = np.maximum(_spread(excess), 0.1 * step)
+    least = _spread(excess) if contended else 0.0
+    floor = np.maximum(CHRONIC_SHARE * np.median(grid.step_ns), least)
     reach = student(len(excess) - 1, 1 - BY_CHANCE / grid.shape[1])
     found = (usual > floor) & (np.median(excess, axis=0) > reach * error_of_median(excess))
     for ranks in programs:

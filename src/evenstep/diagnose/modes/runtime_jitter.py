@@ -194,11 +194,13 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> list[Finding]:
     if not scheduler.recoverable:
         delay = delay - delay.min(axis=1, keepdims=True)
     waited = case.without(delay, Cause.CONTENTION)
-    saved, lost = case.saved(waited), case.loss(cells, Cause.CONTENTION)
-    rest = case.claims.rest_ns - np.maximum(saved - lost, 0.0)
-    # transports wait for cores, too, which no counter shows: for no longer than ranks are known to
-    case.claims.rest_ns = rest if rest.sum() > saved.sum() else np.zeros_like(rest)
-    interval = max(case.share(saved), case.share(lost))
+    others = [one for one in Cause if one is not Cause.CONTENTION]
+    held = [case.relieved(case.delays.cells(one), one) for one in others]
+    calm = case.costs.combined([waited, *held])
+    saved, left, even = case.all_saved([waited, calm, case.costs.even(calm)])
+    rest = case.claims.rest_ns  # transports wait for cores, too: as much as ranks are known to
+    case.claims.rest_ns = np.minimum(rest, 2 * (even - left) - rest)
+    interval = max(case.share(saved), case.share(case.loss(cells, Cause.CONTENTION)))
     # transports without a core look like slow transfer, for no longer than what ranks lose
     step, exposed = case.grid.step_ns, case.grid.blocked_ns - case.grid.wait_ns
     if interval.value * step.sum() >= MOST * np.maximum(exposed, 0).mean(axis=1).sum():

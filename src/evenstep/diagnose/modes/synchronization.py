@@ -173,10 +173,9 @@ def synchronization_oscillation(case: Case) -> list[Finding]:
 
 def synchronization_amplification(case: Case) -> list[Finding]:
     """The loss that is left when every delay with a culprit is taken out."""
-    rest = case.claims.rest_ns
-    if not len(case.grid.steps) or not rest.any() or not case.trace.elapsed_known:
+    share, late = case.share(case.claims.rest_ns), case.delays.any
+    if share.value < levels.SMALLEST_SHARE or not case.trace.elapsed_known:
         return []  # without recorded work its noise is unknown
-    share, late = case.share(rest), case.delays.any
     work = np.where(late, np.nan, case.grid.work_ns.astype(float))
     work = work[np.count_nonzero(~late, axis=1) > 1]
     work = work[:, ~np.isnan(work).all(axis=0)]
