@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from evenstep.importers.steps.records import WHOLE
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.spool.layout import Phase
 
-_ONE = "time (ms) | "
-MARKS = ("times across ranks (ms):", "Section Timings (ms):", _ONE)  # of timers with a rank
+ONE = "time (ms) | "  # of one rank
+MARKS = ("times across ranks (ms):", "Section Timings (ms):", ONE)  # of timers with a rank
 _ALL = (*MARKS[:2], "across ranks (ms):")
 _MS = r"(\d{1,12}(?:\.\d{1,9})?)"
 _OF_RANK = re.compile(rf"^\s*[Rr]ank\s+(\d{{1,7}}): {_MS}(?:ms)?\s*$")
@@ -49,14 +50,16 @@ class Timers:
     micro: dict[tuple[int, int], dict[Phase, float]] = field(default_factory=dict)  # of DeepSpeed's
     # micro-batches, which are steps where no timers of steps are
     lines: Counter[tuple[int, bool]] = field(default_factory=Counter)  # of one rank's timers
+    clock_s: dict[tuple[int, int], float] = field(default_factory=dict)  # of one rank's lines
     open: bool = False  # whether timers of all ranks follow
     extremes: bool = False  # whether some of them name no rank
     reports: int = 0  # of all ranks
     name: str = ""  # of the timer whose ranks follow
 
-    def take(self, text: str, rank: int, number: int | None) -> None:
-        """Take in a line after that of step `number`; None: each line of timers is a step."""
-        if _ONE in text:
+    def take(self, text: str, rank: int, number: int | None, clock_s: float) -> None:
+        """Take in a line that was printed at `clock_s` (nan: unknown) after that of step `number`;
+        None: each line of timers is a step."""
+        if ONE in text:
             told = {name: float(value) for name, value in _OF_ONE.findall(text)}
             if micro := all(name.endswith(_MICRO) for name in told):
                 told = {name.removesuffix(_MICRO): value for name, value in told.items()}
@@ -64,6 +67,7 @@ class Timers:
                 return
             self.lines[rank, micro] += 1
             at = self.lines[rank, micro] if number is None or micro else number
+            self.clock_s |= {} if micro else {(rank, at): clock_s}
             self._enter(rank, at, told, micro)
         elif "(ms):" in text and any(mark in text for mark in _ALL):
             self.open, self.reports = True, self.reports + 1
@@ -82,8 +86,9 @@ class Timers:
         cell |= {_PHASES[name]: ms / 1e3 for name, ms in told.items() if name in _PHASES}
 
     def rows(self, whole_s: Mapping[int, float]) -> Iterator[tuple[int, int, float, float, int]]:
-        """Rank, step, start (unknown), seconds and phase of each part. Where the length of a step
-        is known, what its parts leave of it is communication, and forward includes input."""
+        """Rank, step, start (unknown), seconds and phase of each part, and of the steps from one
+        line to the next. Where `whole_s` has the length of a step, what its parts leave of it is
+        communication, and forward includes input."""
         for (rank, number), cell in (self.cells or self.micro).items():
             if not cell.keys() >= WORK:
                 continue
@@ -91,6 +96,11 @@ class Timers:
                 cell[Phase.FORWARD] -= cell.get(Phase.INPUT, 0.0)
                 rest = whole_s[number] - sum(cell.values()) + cell.get(Phase.SYNC, 0.0)
                 cell[Phase.SYNC] = max(rest, 0.0)
+            else:
+                before_s = self.clock_s.get((rank, number - 1), np.nan)
+                lasted = self.clock_s.get((rank, number), np.nan) - before_s
+                if lasted > sum(cell.values()):
+                    yield rank, number, np.nan, lasted, WHOLE
             for phase, seconds in sorted(cell.items()):
                 yield rank, number, np.nan, seconds, int(phase)
 

@@ -25,7 +25,7 @@ from evenstep.importers.file_ranks import ranks_in_order
 from evenstep.importers.steps import progress
 from evenstep.importers.steps.records import WHOLE, Timed, trace_of
 from evenstep.importers.steps.step_tables import duration_of
-from evenstep.importers.steps.timers import MARKS, WORK, Timers
+from evenstep.importers.steps.timers import MARKS, ONE, WORK, Timers
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.spool.layout import Phase
 from evenstep.trace.trace import Trace
@@ -525,7 +525,9 @@ def _take(log: Log, text: str, own: int) -> bool:
                 break
     if said is None:
         number = log.rows[-1][1] if log.kind == _WITH_TIMERS and log.rows else None
-        log.timers.take(text[tag.end() :] if tag else text, rank, number)
+        clock_s, whole = _stamp(text) if ONE in text else (np.nan, False)
+        shown = text[tag.end() :] if tag else text
+        log.timers.take(shown, rank, number, np.nan if whole else clock_s)
         kind, said = AFTER, _after(log, text, rank)
     if said is None or not said.timed:
         log.named |= {rank: said} if said else {}
