@@ -89,5 +89,5 @@ def test_a_kind_that_no_sampled_step_has_keeps_what_was_known_of_it(monkeypatch)
     )  # fmt: skip
     share = np.full((2, gaps.FURTHEST), np.nan)
     share[1, 0] = 1.0
-    found = gaps.best_shares(some, share, np.zeros(2, bool))
+    found = gaps.best_shares(some, share, np.zeros(2, bool), share)
     np.testing.assert_array_equal(found[1], share[1])

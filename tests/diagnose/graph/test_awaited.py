@@ -5,13 +5,8 @@ import pytest
 
 from evenstep.diagnose.graph.awaited import (
     Awaited,
-    _in_stream,
     _of_members,
-    _shares_by_idle_time,
-    _shares_of_batches,
-    _until_over,
     _waits_of_rows,
-    _work_done_after,
     entered_kinds,
     infer_waits,
     places_of,
@@ -19,7 +14,6 @@ from evenstep.diagnose.graph.awaited import (
 )
 from evenstep.diagnose.graph.gaps import (
     FURTHEST,
-    WHOLE,
     Gaps,
     clearly,
     fit_shares,
@@ -62,7 +56,6 @@ def shares(*rows):
     [
         ([], 10, False),  # nothing waited for: all of it is work
         ([0.0], 4, False),  # from 6 on
-        ([0.5], 8, False),  # of 8, 4 before the wait and 4 from 6 on
         ([1.0], 10, False),  # after all of it: it was over by then
         ([0.0, 0.0], 3, False),  # the one before was over at 7 alone
     ],
@@ -80,58 +73,6 @@ def test_a_wait_after_all_work_hides_how_long_that_was():
     assert unseen.tolist() == [True, False]
 
 
-@pytest.mark.parametrize(("rest", "part"), [(3, 0.7), (10, 0.0), (0.1, 1.0)])
-def test_where_batches_end_in_sight_what_follows_tells_how_much_was_done_before(rest, part):
-    """Every third of twelve batches is over 12 ms after its entry, when a stream has waited for it,
-    and so many ms before the next entry; the others out of sight, 10 ms of work before that. What
-    is no batch tells nothing."""
-    turn = np.arange(24)
-    first, step = turn % 2 == 0, turn // 2
-    seen = step % 3 == 0
-    enter = 100 * step + np.where(first, 0, np.where(seen, 12 + rest, 10))
-    leave = np.where(first, np.where(seen, enter + 12, 0), enter + 1)
-    rows = Columns(
-        {
-            "lane": 0 * turn, "step": step, "operation": turn, "sends": turn < 0,
-            "on_device": turn >= 0, "enter_ns": np.rint(enter * MS).astype(int),
-            "leave_ns": np.rint(leave * MS).astype(int), "computed_ns": np.full(24, NAN),
-        }
-    )  # fmt: skip
-    operations = Columns({"message": first, "group": turn % 2})
-    found = gaps_between(rows, rows.leave_ns, turn % 2, turn % 2)
-    share, told = _shares_of_batches(rows, operations, found)
-    assert share[0, 0] == pytest.approx(part)
-    assert np.isnan(share[0, 1:]).all()
-    assert np.isnan(share[1]).all()
-    assert told.tolist() == [True, False]
-
-
-def test_compute_does_not_wait_at_once_for_batches_that_mostly_end_out_of_sight():
-    """None of twelve is seen to end, and half of these ends are estimated to come after the next
-    entry; then one more."""
-    turn = np.arange(24)
-    rows = Columns(
-        {
-            "lane": 0 * turn, "step": turn // 2, "operation": turn, "sends": turn < 0,
-            "on_device": turn >= 0, "enter_ns": turn * MS, "computed_ns": np.full(24, NAN),
-            "leave_ns": np.where(turn % 2, turn * MS + 10, 0),
-        }
-    )  # fmt: skip
-    operations = Columns({"message": turn % 2 == 0, "group": turn % 2})
-    for ends, known in ((6, False), (7, True)):
-        over = np.where((turn % 2 == 0) & (turn // 2 < ends), 5 * US, 2 * US) + turn * MS
-        found = gaps_between(rows, over, turn % 2, turn % 2)
-        assert _shares_of_batches(rows, operations, found)[1].tolist() == [known, False]
-
-
-@pytest.mark.parametrize(("leave", "rows"), [(5.5, [6]), (6.5, [])])
-def test_who_was_idle_until_an_end_came_to_one_of_the_next_six_entries_then(leave, rows):
-    enter = np.arange(9) * MS
-    table = {"lane": 0 * enter, "enter_ns": enter, "leave_ns": enter + round(leave * MS)}
-    first, row = _until_over(Columns(table), np.array([0]))
-    assert (first.tolist(), row.tolist()) == ([0] * len(rows), rows)
-
-
 def test_what_a_device_computed_is_its_work_and_hides_nothing():
     work, unseen = gaps([10], [10], computed=[3]).work(shares([1.0]))
     assert (work / MS).tolist() == [3]
@@ -139,9 +80,9 @@ def test_what_a_device_computed_is_its_work_and_hides_nothing():
 
 
 def test_a_gap_lasts_until_every_wait_and_what_follows_it():
-    one = gaps([0, 0, 0], [[6, 1, 6], [9, 0, 0]])
-    lasts = one.expected(shares([0.5, 1.0]), np.full(3, 4.0 * MS))
-    assert (lasts / MS).tolist() == [9, 4, 8]  # 6 + 2 but until 9; work alone; 6 + 2
+    one = gaps([0, 0, 0], [[6, -9, 6], [11, 0, 0]])
+    lasts = one.expected(shares([0.0, 1.0]), np.full(3, 4.0 * MS))
+    assert (lasts / MS).tolist() == [11, 4, 10]  # 6 + 4 but until 11; work alone; 6 + 4
 
 
 @pytest.mark.parametrize(
@@ -199,31 +140,22 @@ def test_the_only_place_outside_of_backward_has_the_pace_of_the_whole_step():
         cell=[2 * step + (place < 4) for step in range(steps) for place in range(5)],
     )
     never = shares([], [], [], [], [])
-    share, _ = fit_shares(found, never, np.ones(5, bool), WHOLE)
+    share, _ = fit_shares(found, never, np.ones(5, bool))
     assert share[4, 0] == 0
     assert np.isnan(share[:4]).all()
 
 
-def test_a_part_of_work_is_reached_after_the_waits_before_it():
-    """Half of 8 ms of work, where a wait until 6 came before any of it."""
-    one = gaps([20], [[14], [6]])
-    found = _work_done_after(
-        one, shares([0.5, 0.0]), np.array([0.5]), np.array([8.0 * MS]), np.ones(1, bool)
-    )
-    assert (found / MS).tolist() == [10]
-
-
 def test_waits_of_rows_are_counted_in_entries_and_begin_with_their_work():
     """Three gaps of a lane: the second entry's operation is waited for at once; the first one's
-    after half of the work of the gap after next, 3 of 6 ms."""
+    after the work of the gap after next, 6 ms from when the second's is over at 3."""
     one = gaps([4, 9, 8], [[2, 3, -1], [-9, 5, 1]], kind=[0, 1, 2])
     never = dict.fromkeys(("on_device", "sends"), np.zeros(4, bool))
     rows = Columns({"enter_ns": np.array([0, 4, 13, 21]) * MS, "lane": np.zeros(4, int)} | never)
     rows = rows.with_column("leave_ns", np.zeros(4))
-    made = _waits_of_rows(rows, one, shares([], [0.0, 0.5], []))
+    made = _waits_of_rows(rows, one, shares([], [0.0, 1.0], []))
     assert made.ahead.tolist() == [2, 1, 0, 1]  # the last's is taken to be waited for
     assert made.worked.tolist() == [True, False, False, False]
-    assert (made.since_ns / MS).tolist() == [4 + 6, 4, 13, 21]
+    assert (made.since_ns / MS).tolist() == [4 + 3 + 6, 4, 13, 21]
 
 
 def test_messages_of_a_kernel_are_waited_for_by_what_follows_all_of_them():
@@ -282,7 +214,6 @@ def steps_of(enter, leave, **more):
         "operation": np.arange(enter.size), "on_device": np.zeros(enter.size, bool),
         "computed_ns": np.full(enter.size, NAN), "sends": np.zeros(enter.size, bool),
         "kernel": np.arange(enter.size),
-        **{name: np.zeros(enter.size, int) for name in ("idled_ns", "freed_ns")},
     }  # fmt: skip
     return Columns(rows | more)
 
@@ -376,7 +307,7 @@ def lane_rows(lane, step, enter, leave, **more):
         "leave_ns": np.array(leave) * MS, "operation": np.arange(count),
         "on_device": np.ones(count, bool), "sends": np.zeros(count, bool),
         "computed_ns": np.full(count, NAN), "kernel": np.arange(count),
-        "idled_ns": np.zeros(count), "freed_ns": np.zeros(count), "after": np.full(count, -1),
+        "after": np.full(count, -1),
     }  # fmt: skip
     return Columns(rows | more)
 
@@ -512,12 +443,6 @@ def test_a_message_is_awaited_at_once_unless_the_program_receives_ahead(end, wai
     assert share[:, 0].tolist() == pytest.approx(waits, nan_ok=True)
 
 
-@pytest.mark.parametrize(("end", "follows"), [(10, True), (9.99, True), (9.9, False)])
-def test_an_operation_that_ends_with_its_gap_runs_on_the_stream_of_compute(end, follows):
-    rows, _, found = two(GATHER, REDUCE, (end, 4))
-    assert _in_stream(rows, found).tolist() == [follows, False]
-
-
 REDUCES = np.array([18.0, 6.0, 6.0, 6.0])  # work before each of a step's all-reduces, ms
 
 
@@ -637,15 +562,6 @@ def test_a_reduction_between_replicas_begins_after_the_scatter_before_it_while_c
     assert (moved.after[reduces - 1] == -1).all()
 
 
-def test_operations_one_after_the_other_do_not_run_on_the_stream_of_compute():
-    """Two of three kernels follow at once on the one before, as in a stream of compute; the third
-    lane's compute comes later."""
-    _, began, over = reduced_in_turn([1.0, 1.0, 1.2])
-    rows, _ = entries_of(began, over)
-    kinds = np.tile(np.arange(4), 36)
-    assert not _in_stream(rows, gaps_between(rows, rows.leave_ns, kinds, kinds)).any()
-
-
 def test_a_loss_reduced_after_the_last_bucket_shows_that_compute_waits_for_that():
     """Gradients are accumulated for 100 ms before four buckets of 2 ms, 6 ms apart. The loss is
     reduced as the last one is over, for which lanes 0 and 1 wait for lane 2."""
@@ -658,21 +574,6 @@ def test_a_loss_reduced_after_the_last_bucket_shows_that_compute_waits_for_that(
     rows, table = entries_of(enter, np.concatenate([np.stack([over] * 3), loss + 0.1], axis=2))
     made = infer_waits(rows, table, np.zeros(len(table)))
     assert made.ahead.reshape(3, -1)[:, :-5].tolist() == [[0, 0, 0, 1, 1] * 11] * 3
-
-
-def test_idle_compute_tells_after_which_share_of_its_work_it_waited():
-    """3 of 8 ms of compute, idle from 13 to 15 as the gather ends, then 5 more until 20."""
-    rows, _, _ = two(GATHER, REDUCE, (5, 4))
-    turn = np.tile([True, False], 12)
-    done = np.arange(24) * 8 * MS  # 8 in every gap
-    rows = rows.with_column("computed_ns", done.astype(float))
-    rows = rows.with_column("idled_ns", np.where(turn, 2.0 * MS, 0.0))
-    rows = rows.with_column("freed_ns", np.where(turn, done + 3.0 * MS, 0.0))
-    found = gaps_between(rows, rows.leave_ns, *[np.tile([0, 1], 12)] * 2)
-    share, told = _shares_by_idle_time(rows, found)
-    assert share[0, 0] == pytest.approx(3 / 8)
-    assert np.isnan(share[0, 1:]).all()
-    assert told.tolist() == [True, False]
 
 
 def test_gathers_that_hosts_hold_back_for_compute_tell_when_it_got_there():
