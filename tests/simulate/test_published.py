@@ -37,7 +37,7 @@ def test_a_system_that_is_missed_says_what_the_model_lacks(name):
 
 
 def test_all_reduces_of_nccl_are_near_what_was_measured_with_nothing_fitted():
-    found = [collectives.one_node(), collectives.several_nodes()]
+    found = [collectives.one_node(), collectives.across_nodes("several")]
     assert not any(system.fitted for system in found)
     for row in (row for system in found for row in system.rows):
         assert abs(row.error) < (0.3 if "RoCE" in row.what else 0.1), row.what
@@ -181,5 +181,5 @@ def test_nothing_is_said_where_nothing_like_it_was_measured(sets):
 
 
 def test_long_all_reduces_of_two_p5_nodes_are_near_what_was_measured():
-    rows = [row for row in collectives.p5().rows if row.what.startswith("16 H100")]
+    rows = [row for row in collectives.across_nodes("p5").rows if row.what.startswith("16 H100")]
     assert all(abs(row.error) < 0.05 for row in rows[2:])

@@ -50,14 +50,16 @@ SEVERAL = (
     Pair("8 H100 as 2×4, tree, 16 MiB", 120.0, "dgx-h100", 2, 16 * MIB, _TREE),
     Pair("8 H100 as 2×4, tree, 256 MiB", 159.0, "dgx-h100", 2, 256 * MIB, _TREE),
 )  # fmt: skip
-#: GB/s of an all-reduce of so many MiB on nodes of 8 H100 with EFA, by nodes (nccl-tests on
-#: p5.48xlarge with the AWS OFI tuner; crazyguitar/aws-gpu-communication-benchmark, CC BY 4.0).
-P5_SIZES = (32, 128, 1024, 8192)
-P5_GBPS = {
-    2: (147.32, 305.13, 435.14, 477.71),
-    8: (86.74, 156.33, 274.47, 355.36),
-    32: (66.34, 115.78, 220.08, 321.10),
-}
+#: Of 32, 128, 1,024 and 8,192 MiB on nodes of 8 H100 with EFA (nccl-tests on p5.48xlarge with the
+#: AWS OFI tuner; crazyguitar/aws-gpu-communication-benchmark, CC BY 4.0).
+P5 = tuple(
+    Pair(f"{8 * nodes} H100, {nodes} p5 nodes, {size:,} MiB", measured, "p5", nodes, size * MIB)
+    for nodes, row in (
+        (2, (147.32, 305.13, 435.14, 477.71)), (8, (86.74, 156.33, 274.47, 355.36)),
+        (32, (66.34, 115.78, 220.08, 321.10)),
+    )
+    for size, measured in zip((32, 128, 1024, 8192), row, strict=True)
+)  # fmt: skip
 
 
 @cache
@@ -74,28 +76,14 @@ def one_node() -> System:
 
 
 @cache
-def several_nodes() -> System:
-    """Two and three nodes of A100 and H100."""
+def across_nodes(key: str) -> System:
+    """Bandwidths between nodes: "several" of A100 and H100, or two to 32 "p5" of 8 H100."""
     rows = []
-    for pair in SEVERAL:
+    for pair in {"several": SEVERAL, "p5": P5}[key]:
         found = simulated_collective(pair.preset, pair.nodes, pair.size_bytes, pair.sets)
         reached = found.busbw_gBps or 0.0
         rows.append(PublishedRow(pair.what, pair.measured, reached, "GB/s", note=pair.note))
-    return System.of("several", rows)
-
-
-@cache
-def p5() -> System:
-    """Two to 32 p5 nodes of 8 H100."""
-    rows = [
-        PublishedRow(
-            f"{8 * nodes} H100, {nodes} p5 nodes, {size:,} MiB", measured,
-            simulated_collective("p5", nodes, size * MIB).busbw_gBps or 0.0, "GB/s",
-        )
-        for nodes, row in P5_GBPS.items()
-        for size, measured in zip(P5_SIZES, row, strict=True)
-    ]  # fmt: skip
-    return System.of("p5", rows)
+    return System.of(key, rows)
 
 
 def simulated_collective(

@@ -19,8 +19,8 @@ from evenstep.scenario.scenario import Scenario
 
 def systems() -> list[System]:
     """All published systems, with their predictions."""
-    measured = collectives.one_node(), collectives.several_nodes(), collectives.p5()
-    return [*measured, *training.systems(), uptime.llama3(), uptime.rsc()]
+    across = map(collectives.across_nodes, ("several", "p5"))
+    return [collectives.one_node(), *across, *training.systems(), uptime.llama3(), uptime.rsc()]
 
 
 # -- errors to expect ------------------------------------------------------------------------------
@@ -47,7 +47,7 @@ def estimate(scenario: Scenario) -> ErrorEstimate | None:
             return None
         systems = [collectives.one_node()]
         if scenario.ranks > scenario.cluster.gpus_per_node:
-            systems = [collectives.several_nodes(), collectives.p5()]
+            systems = [collectives.across_nodes(key) for key in ("several", "p5")]
         return _estimate(work.kind, [row for one in systems for row in one.rows], False)
     plain = work.schedule == "1f1b" and work.expert_parallel == work.context_parallel == 1
     accumulates = work.kind == "ddp" and work.micro_batches > 1
