@@ -78,18 +78,11 @@ def product(device: ProbeDevice) -> Work:
     return lambda: multiply(torch, a, b, out)
 
 
-def memory_copy(device: ProbeDevice) -> Work:
-    """Return a copy of `copied_bytes` within the device's memory."""
+def memory_copy(device: ProbeDevice, *, from_host: bool = False) -> Work:
+    """Return a copy of `copied_bytes` within the device's memory, or from pinned host memory."""
     torch = device.torch
-    source = torch.ones(device.copied_bytes, dtype=torch.uint8, device=device.place)
-    target = torch.zeros_like(source)
-    return lambda: target.copy_(source)
-
-
-def host_copy(device: ProbeDevice) -> Work:
-    """Return a copy of `copied_bytes` from pinned host memory to the device."""
-    torch = device.torch
-    source = torch.ones(device.copied_bytes, dtype=torch.uint8, pin_memory=True)
+    place = {"pin_memory": True} if from_host else {"device": device.place}
+    source = torch.ones(device.copied_bytes, dtype=torch.uint8, **place)
     target = torch.zeros_like(source, device=device.place)
     return lambda: target.copy_(source, non_blocking=True)
 
@@ -128,7 +121,7 @@ class PeriodicProbe:
         if not self._works:
             self._works = {"compute": product(device), "memory": memory_copy(device)}
             if device.kind != "cpu":
-                self._works["host_copy"] = host_copy(device)
+                self._works["host_copy"] = memory_copy(device, from_host=True)
         if steps % self._every:
             return {}
         device.wait()  # for the job's kernels, which are not part of the budget
