@@ -33,9 +33,8 @@ class RowKind(IntEnum):
 
 
 _CATEGORIES = {
-    "kernel": RowKind.KERNEL, "concurrent_kernel": RowKind.KERNEL, "gpu_memcpy": RowKind.COPY,
-    "gpu_memset": RowKind.COPY, "cpu_op": RowKind.OPERATOR, "operator": RowKind.OPERATOR,
-    "user_annotation": RowKind.ANNOTATION, "runtime": RowKind.LAUNCH,
+    "kernel": RowKind.KERNEL, "gpu_memcpy": RowKind.COPY, "gpu_memset": RowKind.COPY,
+    "cpu_op": RowKind.OPERATOR, "user_annotation": RowKind.ANNOTATION,
 }  # fmt: skip
 
 

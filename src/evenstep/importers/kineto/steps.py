@@ -20,9 +20,6 @@ from evenstep.trace.columns import Array, Columns, begins
 from evenstep.trace.spool.layout import Flag, Phase
 
 UNMARKED = "the profile marks neither steps nor optimizers"
-#: Marks of phases that older profilers write as operators.
-_MARKING_OPERATORS = ("enumerate(DataLoader)", "Optimizer.", "DistributedDataParallel.forward",
-                      "FullyShardedDataParallel.forward")  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -144,15 +141,11 @@ def phases_of(
 
 
 def _marked_phases(file: KinetoFile, steps: Steps) -> Columns:
-    rows = file.rows.select(
-        (file.rows.thread == steps.thread) & (file.rows.end_ns > file.rows.start_ns)
-    )
+    rows = file.of(RowKind.ANNOTATION)
+    rows = rows.select((rows.thread == steps.thread) & (rows.end_ns > rows.start_ns))
     code = file.by_name(lambda name: -1 if (one := phase(name)) is None else int(one), rows.name)
-    marking = file.by_name(lambda name: name.startswith(_MARKING_OPERATORS), rows.name)
-    marking &= rows.row == int(RowKind.OPERATOR)
-    usable = (marking | (rows.row == int(RowKind.ANNOTATION))) & (code >= 0)
-    rows = rows.select(usable)
-    return _table(code[usable], rows.start_ns, rows.end_ns, steps)
+    rows, code = rows.select(code >= 0), code[code >= 0]
+    return _table(code, rows.start_ns, rows.end_ns, steps)
 
 
 def _backward(file: KinetoFile, steps: Steps, marked: Columns) -> Columns:
