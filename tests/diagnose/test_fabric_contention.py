@@ -135,6 +135,19 @@ def test_transfers_that_vary_by_chance_are_no_contention(seed):
     assert "fabric_contention" not in [f.mode for f in diagnose(world.trace()).findings]
 
 
+@pytest.mark.parametrize("style", ["overlapped", "blocking"])
+def test_a_tail_of_transfers_is_named_where_it_surely_costs_enough(style):
+    random = np.random.default_rng(0)
+    tail = 1 + (random.random(10**5) < 0.15) * random.pareto(0.9, 10**5).clip(0, 60)
+    moves = QUIET_NS * tail * (1 + 0.02 * random.standard_normal(10**5))
+    number = iter(range(10**5))
+    world = World(steps=60, noise=0.01, style=style, fabric=lambda move: moves[next(number)])
+    finding = contention_of(world)
+    number = iter(range(10**5))
+    assert finding.severity == pytest.approx(world.lost_against(quiet(world)), rel=0.05)
+    assert "stall" in finding.title
+
+
 def staged(slow_ns: float):
     """A pipeline of one node a stage, the messages between the second and the third of which take
     `slow_ns`; and how long it ran."""

@@ -78,13 +78,17 @@ def fabric_contention(case: Case) -> list[Finding]:
 
 
 def _episodes(case: Case) -> list[Finding]:
-    """Transfers above their quiet level that are a population of their own."""
+    """Transfers above their quiet level that are a population of their own, or else the tail of the
+    calm ones, where it surely costs enough to be named."""
     slow = _slow_transfers(case.transfers, case.claims.moves)
-    if not slow.mask.any() or not (apart := _of_their_own(slow)).any():
+    if not slow.mask.any():
         return []
-    gain = gain_of(case, case.transferred(slow.excess_ns))
+    apart, gain = _of_their_own(slow), gain_of(case, case.transferred(slow.excess_ns))
+    if not apart.any() and gain.share.low < levels.NAMED:
+        return []
     case.claims.slow_ns += gain.saved_ns
-    return _of_episodes(case, slow._replace(mask=apart), gain)
+    slow = slow._replace(mask=apart) if apart.any() else slow
+    return _of_episodes(case, slow, gain, tail=not apart.any())
 
 
 def _of_their_own(slow: _SlowTransfers) -> Array:
@@ -135,13 +139,13 @@ def _links(case: Case, groups: list[int]) -> set[tuple[str, str]]:
     return {link for group in groups for link in links(places_of(case.trace, group))}
 
 
-def _of_episodes(case: Case, slow: _SlowTransfers, gain: Gain) -> list[Finding]:
+def _of_episodes(case: Case, slow: _SlowTransfers, gain: Gain, *, tail: bool) -> list[Finding]:
     rows, period = case.transfers.rows, _period(case.transfers, slow)
     quiet = np.maximum(case.transfers.of_kind("quiet_ns"), 1)
     factor = float(np.median(rows.transfer_ns[slow.mask] / quiet[slow.mask]))
     late = case.steps_of(slow.mask)
     recurs, where = when(late[:, None], case.grid.steps), _where(case, slow)
-    alone = recurs.pattern == "transient" and period is None  # traffic would go on
+    alone = (tail or recurs.pattern == "transient") and period is None  # traffic would go on
     return finding_of(
         case, f"fabric_contention{'.stalls' * alone}", gain,
         numbers={
