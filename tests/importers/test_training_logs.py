@@ -549,6 +549,18 @@ def test_a_bar_that_ended_is_followed_by_the_next_epoch(opened):
     assert "lost_work_s" not in trace.run
 
 
+def test_bars_without_an_end_are_epochs(opened):
+    shown = "\r{name}: |          | {at}/? [{clock}<00:00,  0.50it/s, v_num=0, val_acc=0.5]"
+    bars = [("Epoch 0", 61), ("Validation DataLoader 0", 30), ("Epoch 1", 61)]
+    trace = opened("".join(
+        shown.format(name=name, at=at, clock=f"{2 * at // 60:02d}:{2 * at % 60:02d}")
+        for name, steps in bars for at in range(steps)
+    ))  # fmt: skip
+    assert set(seconds_of(trace).values()) == {2.0}
+    assert max(seconds_of(trace)) == 120
+    assert "lost_work_s" not in trace.run
+
+
 def test_a_bar_that_begins_again_before_its_end_loses_its_steps(opened):
     """Lightning-AI/pytorch-lightning#4225: two jobs in a log, the first of 4 more steps at 3 s."""
     first = bar(4, 18, 17) + bar(5, 18, 20)

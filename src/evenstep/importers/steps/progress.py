@@ -20,6 +20,7 @@ ONE_OF_SEVERAL = (
     "several processes write the same steps without their rank: the steps of one are taken; start "
     "each with a log of its own (torchrun --log-dir)"
 )
+ENDLESS = -1  # total of a bar that shows none: where it begins anew, so does an epoch
 RESTARTED = 0.5  # share of the time shown before that a bar which begins anew has at most
 
 Row = tuple[int, int, float, float]  # rank, step, start and seconds
@@ -30,7 +31,7 @@ class Tick(NamedTuple):
 
     rank: int
     number: int
-    total: int  # of the bar; 0: unknown
+    total: int  # of the bar, or `ENDLESS`; 0: of no bar
     elapsed_s: float
     cut_s: float = 0.5  # by which its clock may be late: half a second where it shows whole ones
     once: bool = False  # whether its line is the only one of the bar
@@ -113,7 +114,7 @@ def _of_rank(runs: Sequence[Sequence[Tick]]) -> tuple[list[Row], float]:
     lost_s = clock_s = 0.0
     for at, run in enumerate(runs):
         last = runs[at - 1][-1] if at else None
-        if last and last.ends:
+        if last and (last.ends or last.total == ENDLESS):
             before += last.number
         elif last and found:
             lost_s += (last.number - run[0].number) * found[-1][3]

@@ -158,6 +158,7 @@ class LogKind(NamedTuple):
 #: All other kinds go before these.
 TOLD, STAMPED, BAR, KERAS = "durations by name", "stamped lines", "progress bar", "Keras"
 AFTER, OF_SAMPLES = "durations after their steps", "OpenCLIP"
+ENDLESS = "progress bar without an end"
 BARE = ("epochs", "nanoGPT")  # whose word of a duration may be any program's word of a clock
 BETWEEN, ALL = 0.0, np.inf  # windows: the steps since the last line, or since the beginning
 
@@ -254,6 +255,7 @@ _NUMBERED = (
 _SECONDS = r"<s>s?(?![\w.]| (?:ms|min|h))"
 _TIME = r"(?<!Data )(?<!Forward )\b[Tt]ime:?\s{1,4}" + _SECONDS
 _ITER = r"\biter: <step>\b"
+_ELAPSED = r" \[(?:(?P<h>\d{1,4}):)?(?P<m>\d\d):(?P<sec>\d\d)<[^\]]{0,60}(?:s/it|it/s)"
 KINDS = {
     # `iteration 10/ 500 | … | elapsed time per iteration (ms): 1.5`, and with `_` and `=`
     "Megatron-LM": _kind("elapsed", BETWEEN, r"\biteration=?\s{1,12}<step>/\s{0,12}\d{1,9} \|"),
@@ -321,8 +323,11 @@ KINDS = {
     BAR: _kind("%|", BETWEEN,
         r"^(?![^%|]{0,160}\b(?:Processed|Generating|Loading|Downloading|Tokenizing|Map)\b[^%|:,;.]*:"
         r"? *\d+%\|)"
-        r".{0,16000}?\d{1,3}%\|[^|]{0,200}\|\s{0,4}(?P<step>[1-9]\d{0,8})/<steps> "
-        r"\[(?:(?P<h>\d{1,4}):)?(?P<m>\d\d):(?P<sec>\d\d)<[^\]]{0,60}(?:s/it|it/s)"),
+        r".{0,16000}?\d{1,3}%\|[^|]{0,200}\|\s{0,4}(?P<step>[1-9]\d{0,8})/<steps>" + _ELAPSED),
+    # `Epoch 0: |          | 12/? [00:14<00:00,  1.21s/it]`, where nobody knows how many there are
+    ENDLESS: _kind("/? [", BETWEEN,
+        r"^.{0,16000}?\|\s{0,4}(?P<step>[1-9]\d{0,8})/\?" + _ELAPSED,
+        guard=r"(?i)(?![^|]{0,200}\b(?:val|eval|test|predict|sanity|(?:down)?load|process|map))"),
 }  # fmt: skip
 
 
@@ -540,7 +545,8 @@ def _take(log: Log, text: str, own: int) -> bool:
     log.kind = max(log.kind, kind, key=_trust)
     if rank < MOST_RANKS and kind in KINDS and KINDS[kind].coarse and said.clock_s < LATEST_S:
         once = not any(end in text for end in ("=]", "━"))  # of a bar of Keras
-        tick = progress.Tick(rank, said.number, said.total, said.clock_s)
+        total = progress.ENDLESS if kind == ENDLESS else said.total
+        tick = progress.Tick(rank, said.number, total, said.clock_s)
         log.ticks.append(tick._replace(cut_s=0.0, once=once) if kind == KERAS else tick)
     elif rank < MOST_RANKS:
         _enter(log, rank, said)
@@ -548,7 +554,7 @@ def _take(log: Log, text: str, own: int) -> bool:
 
 
 def _trust(kind: str) -> int:
-    return {"": 0, AFTER: 1, BAR: 2, KERAS: 2, STAMPED: 3, TOLD: 4}.get(kind, 5)
+    return {"": 0, AFTER: 1, BAR: 2, ENDLESS: 2, KERAS: 2, STAMPED: 3, TOLD: 4}.get(kind, 5)
 
 
 def _enter(log: Log, rank: int, said: LogLine) -> None:
