@@ -9,7 +9,7 @@ TORCH := torch==2.13.0
 TOOLS := pytest pytest-rerunfailures pytest-xdist hypothesis coverage mypy ruff playwright \
 	perfetto protobuf prometheus_client jsonschema opentelemetry-proto \
 	mkdocs-material "mkdocstrings[python]" promql-parser grafana-foundation-sdk \
-	kubernetes-validate kubeflow-trainer-api hatchling
+	kubernetes-validate kubeflow-trainer-api hatchling pandas polars
 # What the integrations are tested against; the tests of one that is absent skip and say so.
 RANKS := mpi4py mpich jax otf2
 STACKS := lightning transformers accelerate deepspeed "ray[default,train]"
@@ -114,11 +114,12 @@ test-gpu: $(VENV)/.ready
 
 # Kernels must not depend on one torch: its hooks, attached and compiled, under one version after the
 # other, each in an environment of its own that is removed. Some need 5 GB and minutes; in no CI.
-TORCHES ?= 2.6.0 2.8.0 2.10.0 2.13.0
+# The last is the newest there is.
+TORCHES ?= ==2.6.0 ==2.9.1 ==2.13.0 \>=2.13
 test-torch-versions:
 	for version in $(TORCHES); do \
 		rm -rf $(VERSIONED) && $(PYTHON) -m venv $(VERSIONED) \
-			&& $(VERSIONED)/bin/python -m pip install --quiet --no-cache-dir torch==$$version numpy pytest hypothesis \
+			&& $(VERSIONED)/bin/python -m pip install --quiet --no-cache-dir "torch$$version" numpy pytest hypothesis \
 			&& $(VERSIONED)/bin/python -m pip install --quiet --no-cache-dir --editable ".[analyze]" \
 			&& $(VERSIONED)/bin/python -m pytest -q -m "not clock" tests/hooks tests/agent tests/compiled \
 			&& echo "torch $$version: passed" || echo "torch $$version: FAILED"; \

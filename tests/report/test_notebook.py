@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from tests.report.small_run import HOSTILE
 
 
@@ -32,3 +34,16 @@ def test_an_empty_diagnosis_shows_its_verdict(diagnosis):
     diagnosis.findings.clear()
     diagnosis.summary = {"verdict": "nothing to judge", "step_time": None, "shares": None}
     assert diagnosis._repr_html_().startswith("<div><p><strong>nothing to judge</strong></p>")
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_a_diagnosis_is_a_table_and_an_empty_one_has_the_same_columns(diagnosis, library):
+    pytest.importorskip(library)
+    full = getattr(diagnosis, f"to_{library}")()
+    assert list(full["severity"]) == [one.severity for one in diagnosis.findings]
+    assert [list(ranks) for ranks in full["ranks"]] == [
+        list(one.where.ranks) for one in diagnosis.findings
+    ]
+    empty = getattr(replace(diagnosis, findings=[]), f"to_{library}")()
+    assert list(empty.columns) == list(full.columns)
+    assert len(empty) == 0

@@ -21,6 +21,11 @@ SCHEMA = "evenstep.diagnosis/1"
 LAYERS = ("model", "framework", "runtime", "node", "fabric", "coupling")
 TERMINAL = ("rank_failed", "hang")  # modes that end a job: they come first, whatever they cost
 PATTERNS = ("chronic", "transient", "bursty", "rotating", "oscillating")
+#: Columns of a table of findings.
+ROW: Mapping[str, Any] = {
+    "title": str, "mode": str, "layer": str, "severity": float, "confidence": float,
+    "ranks": list[int], "nodes": list[str], "cause": str, "action": str,
+}  # fmt: skip
 
 
 @dataclass(slots=True, frozen=True)
@@ -170,12 +175,10 @@ class Diagnosis(Document):
     def rows(self) -> list[dict[str, Any]]:
         """Findings as flat rows for a table, worst first."""
         return [
-            {
-                "title": one.title, "mode": one.mode, "layer": one.layer,
-                "severity": one.severity, "confidence": one.confidence,
-                "ranks": list(one.where.ranks), "nodes": list(one.where.nodes),
-                "cause": one.cause, "action": one.options[0].action if one.options else "",
-            }
+            dict(zip(ROW, (
+                one.title, one.mode, one.layer, one.severity, one.confidence, list(one.where.ranks),
+                list(one.where.nodes), one.cause, one.options[0].action if one.options else "",
+            ), strict=True))
             for one in self.findings
         ]  # fmt: skip
 
@@ -183,13 +186,13 @@ class Diagnosis(Document):
         """The rows as a pandas DataFrame. Raises ImportError without pandas."""
         import pandas
 
-        return pandas.DataFrame(self.rows())
+        return pandas.DataFrame(self.rows(), columns=list(ROW))
 
     def to_polars(self) -> Any:
         """The rows as a polars DataFrame. Raises ImportError without polars."""
         import polars
 
-        return polars.DataFrame(self.rows())
+        return polars.DataFrame(self.rows(), schema=ROW)
 
     def _repr_html_(self) -> str:
         """The verdict, the step time and the findings, as shown in a notebook; names from the trace
