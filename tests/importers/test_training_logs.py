@@ -305,6 +305,20 @@ def test_a_damaged_text_without_steps_is_no_training_log(tmp_path):
     assert not training_logs.recognises(source)
 
 
+def test_a_text_is_searched_no_further_than_its_beginning(tmp_path, monkeypatch):
+    streams = []
+
+    def opening(path, **limit):
+        streams.append(compression.Stream(path, **limit))
+        return streams[-1]
+
+    monkeypatch.setattr(content, "Stream", opening)
+    monkeypatch.setattr(content, "SEARCHED_BYTES", 1_000)
+    (path := tmp_path / "out.log").write_text("[" * (3 * compression.PIECE_BYTES) + MEGATRON)
+    assert not training_logs.recognises(content.SourceFile(path, b"[" * 1_000))
+    assert max(each.read_bytes for each in streams) <= compression.PIECE_BYTES
+
+
 def test_one_step_between_nccls_lines_makes_no_training_log(tmp_path):
     ring, line = "node-a:1320:1330 [0] NCCL INFO Using network IB\n", MEGATRON.splitlines(True)[-1]
     for steps in (1, 2):

@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -125,14 +124,14 @@ def parsed_json(data: bytes, path: Path) -> Any:
         raise TraceError(f"{path} is JSON that no tool writes; copy or write it again") from None
 
 
-def lines(path: Path) -> Iterator[TextLine]:
+def lines(path: Path, limit_bytes: int | None = None) -> Iterator[TextLine]:
     """Yield the lines of a text file; bytes that are not UTF-8 are replaced. As on a terminal, a
     carriage return begins a line anew: a bar of progress is many lines, however long it is.
 
-    Raises `TraceError` where the file cannot be read.
+    Raises `TraceError` where the file cannot be read, and beyond the limit (None: any file's).
     """
     number, start, held, skipped = 1, 0, b"", 0
-    with Stream(path) as stream:
+    with Stream(path, limit_bytes=limit_bytes) as stream:
         for piece in stream.pieces():
             *whole, held = (held + piece).splitlines(keepends=True)
             for line in whole:
@@ -150,8 +149,7 @@ def beginning(source: SourceFile) -> Iterator[str]:
     """Yield the lines in which a text tells what it is, as far as it is whole; none of a binary."""
     if b"\0" not in _HOLE.sub(b"", source.head):
         with suppress(TraceError):
-            first = takewhile(lambda line: line.start < SEARCHED_BYTES, lines(source.path))
-            yield from (line.text for line in first)
+            yield from (line.text for line in lines(source.path, SEARCHED_BYTES))
 
 
 def _decode(line: bytes) -> str:
