@@ -105,8 +105,8 @@ def test_one_rank_s_alternate_delay_is_not_most_ranks_work():
     assert found[1,] == pytest.approx(25 / (64.2 + 26), abs=0.04)
 
 
-@pytest.mark.parametrize("number", [5, 20, 50])
-def test_slow_steps_of_all_ranks_without_a_period_are_stalls(number, worst, evidence):
+@pytest.mark.parametrize("number", [5, 15])
+def test_few_slow_steps_of_all_ranks_without_a_period_are_stalls(number, worst, evidence):
     table = WORLD.everywhere()
     table[np.random.default_rng(0).choice(len(table), number, replace=False)] = 400 * MS
     world = WORLD.delayed(Phase.FORWARD, table)
@@ -115,6 +115,13 @@ def test_slow_steps_of_all_ranks_without_a_period_are_stalls(number, worst, evid
     assert finding.where.ranks == ()
     assert evidence(finding)["slow_steps"] == number
     assert finding.severity == pytest.approx(world.injected_share(), rel=0.1)
+
+
+def test_a_program_of_two_kinds_of_steps_does_not_stall():
+    table = WORLD.everywhere()
+    table[np.random.default_rng(0).choice(len(table), 40, replace=False)] = 60 * MS
+    found = diagnose(WORLD.delayed(Phase.FORWARD, table).trace()).findings
+    assert [one.mode for one in found if one.severity >= 0.05] == []
 
 
 @pytest.mark.parametrize("phase", [Phase.FORWARD, Phase.OTHER])

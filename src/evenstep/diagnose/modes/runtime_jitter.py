@@ -47,7 +47,7 @@ def find(case: Case) -> list[Finding]:
 
 
 def _stalls(case: Case) -> list[Finding]:
-    """Steps, at no steady interval, in which most ranks have much more work than usual."""
+    """Few steps, at no steady interval, in which most ranks have much more work than usual."""
     seen = slow_together(case)
     if seen is None or seen.peak is not None:
         return []
@@ -57,7 +57,7 @@ def _stalls(case: Case) -> list[Finding]:
         case, "runtime_jitter.stalls", seen,
         numbers={
             "count": plural(count, "step"), "slowed": count, "steps": len(seen.slow),
-            "which": once if count == 1 else "some steps, at no steady interval",
+            "which": once if count == 1 else "few steps, at no steady interval",
             "place": case.phase_in_words(_longer(case, seen.slow)),
             "title": once if count == 1 else "steps now and then",
             "who": "most ranks together have" if several else "the job has",

@@ -2,7 +2,7 @@
 
 `synchronization_oscillation`: fast and slow steps alternate with a period of their own, in the work
 that most ranks have in common. What recurs because of checkpoints, collectors or input is claimed
-before; slow steps without a period are `runtime_jitter`.
+before; few slow steps without a period are `runtime_jitter`.
 
 `synchronization_amplification`: step-time growth caused by waiting, over the mean delay of a rank.
 With delays x_i the growth is E[max x_i] − E[x]: n − 1 where one of n ranks is hit at a time, and 0
@@ -21,6 +21,7 @@ from evenstep.diagnose import levels
 from evenstep.diagnose.finding import Evidence, Finding
 from evenstep.diagnose.graph.structure import by_step_and_lane
 from evenstep.diagnose.lateness.case import Case
+from evenstep.diagnose.lateness.thresholds import BY_CHANCE
 from evenstep.diagnose.modes.intervention import (
     Gain,
     by_noise,
@@ -47,14 +48,14 @@ class SlowSteps(NamedTuple):
 
 def slow_together(case: Case) -> SlowSteps | None:
     """Steps that more work of most ranks than others of their program have, and no wait for a core,
-    makes longer: periodic, or a minority. None of inferred steps, or of a table of durations, which
-    may be single collectives: there the program alternates."""
+    makes longer: periodic, or few. None of inferred steps, or of a table of durations, which may be
+    single collectives: there the program alternates."""
     if not case.trace.elapsed_known or case.trace.table.flagged(Kind.STEP, Flag.INFERRED):
         return None
     of_most = partial(np.quantile, q=0.5, axis=1, method="lower")
     work = of_most(case.program_ns) - of_most(case.grid.run_delay_ns)
     work = _beside_steps_alike(case, work)
-    seen = oscillation(work) or _minority(work)
+    seen = oscillation(work) or _few(work)
     longer = seen and _rise(case.step_ns, seen.slow) >= levels.MOST * _rise(work, seen.slow)
     return seen if longer else None
 
@@ -73,17 +74,19 @@ def _beside_steps_alike(case: Case, work: Array) -> Array:
     return found
 
 
-def _minority(series: Array) -> SlowSteps | None:
-    """The minority of steps far above the noise of the others, without those of a minor part of the
-    highest; None without any."""
+def _few(series: Array) -> SlowSteps | None:
+    """Few steps far above the noise of the others, without those of a minor part of the highest;
+    None without any. As many as a minor part of them may be by chance are few (binomial)."""
+    from scipy.special import bdtrc  # when first asked: .1 s
+
     low, usual = np.quantile(series, [levels.LOW, 0.5])
     sigma = (usual - low) / z(1 - levels.LOW)
     least = max(
         levels.SIGMAS * sigma, (levels.CHANGED - 1) * usual, levels.MINOR * (series.max() - usual)
     )
     slow = series > usual + least
-    fewer = 0 < slow.mean() < levels.MOST
-    return SlowSteps(slow, np.where(slow, series - usual, 0.0)) if fewer else None
+    few = slow.any() and bdtrc(slow.sum() - 1, len(slow), levels.MINOR) > BY_CHANCE
+    return SlowSteps(slow, np.where(slow, series - usual, 0.0)) if few else None
 
 
 def _rise(series: Array, slow: Array) -> float:
