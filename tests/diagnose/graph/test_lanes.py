@@ -4,13 +4,10 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.graph.lanes import (
-    UNTOLD,
     Awaited,
     TimeLine,
     _awaited_at_end,
     _furthest_before,
-    _usual_count,
-    _wait_places,
 )
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
@@ -226,19 +223,3 @@ def test_a_step_waits_at_its_end_for_what_is_mostly_over_by_then(late, found):
 def test_the_furthest_of_earlier_waits_is_of_the_same_lane():
     lane, last = np.array([0, 0, 0, 0, 1, 1]), np.array([2, 5, 3, 4, 1, 0])
     assert _furthest_before(lane, last).tolist() == [-1, 2, 5, 5, -1, 1]
-
-
-def test_places_of_waits_are_those_of_steps_with_as_many():
-    lane, step = np.array([0, 0, 0, 0, 0, 1]), np.array([0, 0, 1, 2, 2, 0])
-    places = _wait_places(Columns({"lane": lane, "step": step})).tolist()
-    assert places[:2] == places[3:5]  # the first and second of two
-    assert places[2] == places[5]  # the only one
-    assert len(set(places)) == 3
-
-
-def test_what_most_waits_of_a_place_are_for_is_the_usual():
-    place = np.array([0, 0, 0, 1, 1, 2])
-    ahead = np.array([3, 3, 1, 2, 0, 4])
-    telling = np.array([1, 1, 1, 1, 1, 0], bool)
-    assert _usual_count(place, ahead, telling).tolist() == [3, 3, 3, UNTOLD, UNTOLD, UNTOLD]
-    assert _usual_count(place, ahead, ~telling & False).tolist() == [UNTOLD] * 6

@@ -15,7 +15,7 @@ from evenstep.diagnose.graph import streams
 from evenstep.diagnose.graph.entries import Entries, entered_on_device, entries
 from evenstep.diagnose.graph.lanes import STEP_END, TELLING_NS, LaneExtent, ended_with, rows_of
 from evenstep.diagnose.graph.reached import with_reached
-from evenstep.diagnose.graph.segments import ROUNDS, segments
+from evenstep.diagnose.graph.segments import segments
 from evenstep.diagnose.graph.structure import (
     NO_HOST,
     NO_INTERVALS,
@@ -280,9 +280,8 @@ def _with_usual_messages(span: LaneExtent, found: Entries, ended: Array) -> Arra
     kind = row_numbers(operations.size_bytes, np.equal(*ends))
     channel = row_numbers(kind, operations.queue)
     blocked = rows.waits & (rows.leave_ns > 0) & _is_blocked(span, found)
-    wait, before = row_numbers(rows.lane, rows.leave_ns), np.full(len(rows), -1)
+    wait = row_numbers(rows.lane, rows.leave_ns)
     if span.device.any():
-        before = streams.kernels_before(rows)
         wait = row_numbers(rows.lane, np.where(rows.on_device, rows.kernel, rows.leave_ns))
     alone = np.bincount(number, blocked & (np.bincount(wait)[wait] == 1)) > 0
     soonest = _reduce(found, rows.leave_ns, blocked, np.minimum, 2**62)
@@ -290,38 +289,19 @@ def _with_usual_messages(span: LaneExtent, found: Entries, ended: Array) -> Arra
     both = (np.bincount(number, blocked) > 1) & (latest - soonest <= TELLING_NS)
     sure = operations.message & (alone | both)
     seen = operations.message & (np.bincount(number, rows.leave_ns > 0) > 0)
-    over = np.where(operations.message & ~seen, entered, ended)
-    for _ in range(ROUNDS if (before >= 0).any() else 1):
-        begin = np.maximum(entered, _free_ns(rows, before, over))
-        took = np.where(seen, np.maximum(ended - begin, 0), np.inf)
-        held = alone & (ended - np.maximum(received, begin) >= TELLING_NS)
-        usual = most = _quiet_durations(took, channel, seen, took)  # an end is a bound
-        for _ in range(2):
-            expected = np.minimum(_quiet_durations(took, channel, sure, usual), most) + begin
-            last = np.full(len(rows), -np.inf)
-            np.maximum.at(last, wait, expected[number])
-            told = np.bincount(number, blocked & (expected[number] == last[wait])) > 0
-            awaited = seen & (told & (received <= begin) | held)
-            usual = _quiet_durations(took, kind, awaited, most)
-        usual = np.minimum(_quiet_durations(took, channel, awaited, usual), most)
-        lasts = np.minimum(took, usual)
-        lasts = begin + np.where(np.isfinite(lasts), lasts, 0).astype(np.int64)
-        previous, over = over, np.where(awaited | ~operations.message, ended, lasts)
-        if (over == previous).all():
-            break
-    return over
-
-
-def _free_ns(rows: Columns, before: Array, over: Array) -> Array:
-    """When all kernels that each operation comes after are over: (operations,), very early if it
-    comes after none. `before`: the kernel that each row comes after, -1 none."""
-    found = np.full(len(over), -(2**62))
-    if (before < 0).all():
-        return found
-    done = np.full(int(rows.kernel.max()) + 2, -(2**62))  # the last: of none
-    np.maximum.at(done, rows.kernel, over[rows.operation])
-    np.maximum.at(found, rows.operation[rows.decides], done[before[rows.decides]])
-    return found
+    took = np.where(seen, np.maximum(ended - entered, 0), np.inf)
+    held = alone & (ended - np.maximum(received, entered) >= TELLING_NS)
+    usual = most = _quiet_durations(took, channel, seen, took)  # an end is a bound
+    for _ in range(2):
+        expected = np.minimum(_quiet_durations(took, channel, sure, usual), most) + entered
+        last = np.full(len(rows), -np.inf)
+        np.maximum.at(last, wait, expected[number])
+        told = np.bincount(number, blocked & (expected[number] == last[wait])) > 0
+        awaited = seen & (told & (received <= entered) | held)
+        usual = _quiet_durations(took, kind, awaited, most)
+    lasts = np.minimum(took, np.minimum(_quiet_durations(took, channel, awaited, usual), most))
+    lasts = entered + np.where(np.isfinite(lasts), lasts, 0).astype(np.int64)
+    return np.where(awaited | ~operations.message, ended, lasts)
 
 
 def _quiet_durations(took: Array, kind: Array, chosen: Array, otherwise: Array) -> Array:

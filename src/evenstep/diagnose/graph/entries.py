@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 
 from evenstep.diagnose.graph.structure import NO_HOST, row_numbers
-from evenstep.diagnose.levels import MINOR
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Array, Columns, begins, key_numbers, run_numbers
 from evenstep.trace.spool.layout import SYNCHRONIZING_OPS, Flag, Kind, Op, Phase
@@ -269,9 +268,6 @@ def _messages(trace: Trace, events: Columns, clocks: Clocks, ranks: Array) -> En
     both = np.bincount(number)[number] == 2
     at_once, later = (where & sending for where in _awaited_sends(trace, events))
     meets = _rendezvous(trace, events, number, placed, sending & both, at_once)
-    ahead = ~sending & np.isin(events["rank"], entered_on_device(trace)) & on_device(events)
-    ahead &= placed.enter_ns > events.device_enter_ns + TELLING_NS  # before compute reached it
-    meets &= (np.bincount(channel, ahead) <= MINOR * np.bincount(channel, ~sending))[channel]
     blocks = meets & (sending & ((events.flags & _BLOCKED) != 0) | later | on_device(events))
     first = np.flatnonzero(begins(number))
     part = {"decides": sending | meets | ~both, "waits": ~sending | blocks, "sends": sending}

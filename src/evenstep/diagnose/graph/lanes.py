@@ -13,7 +13,7 @@ import numpy as np
 from evenstep.diagnose.graph.awaited import Awaited, infer_waits
 from evenstep.diagnose.graph.entries import Entries
 from evenstep.diagnose.graph.streams import in_order, kernels_before, with_rising_steps
-from evenstep.diagnose.graph.structure import NO_ENTRY, TimeLine, grouped_order, row_numbers
+from evenstep.diagnose.graph.structure import NO_ENTRY, TimeLine, grouped_order
 from evenstep.diagnose.levels import MINOR, MOST, NEARLY_ALL
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Array, Columns, begins, finishes, run_numbers, running_maximum
@@ -22,7 +22,6 @@ from evenstep.trace.trace import Trace
 
 NONE = -1
 WORKED, ENTRY, CALL, WAIT, STEP_END = range(5)  # `order` of rows at one time
-UNTOLD = -(2**40)  # far below any count of operations
 TELLING_NS = 20_000  # a wait at least this long ended because its operation did
 
 
@@ -267,7 +266,6 @@ def _matched_waits(
     order = grouped_order(number, ended, later.enter_ns)
     number, ended, entered = number[order], ended[order], later.enter_ns[order]
     operation = later.operation[order]
-    began = operations.last_ns[operation]
     turn = np.arange(len(lanes)) - np.searchsorted(lanes, lanes)
     firsts = np.searchsorted(number, np.arange(len(lanes) + 1))
     by_lane = np.full((int(turn.max()) + 1, int(max(lanes.max(), waits.lane.max())) + 1), NONE)
@@ -276,10 +274,6 @@ def _matched_waits(
         TimeLine(number, ended),
         TimeLine(number, entered[grouped_order(number, entered)]),
     )
-    steps_ = TimeLine(number, later.step[order])
-    place = _wait_places(waits)
-    if operations.message.any():  # stages have orders of their own
-        place = row_numbers(place, waits.lane)
     parts, found_any = [], np.zeros(len(waits), bool)
     with_, told = ended_with(waits, later.lane[order], ended)
     until = np.where(told, np.maximum(ended[with_], waits.leave_ns), waits.leave_ns)
@@ -287,18 +281,9 @@ def _matched_waits(
         pairs = which[waits.lane]
         mine = np.flatnonzero(pairs >= 0)
         chosen = pairs[mine]
-        since, leave = waits.enter_ns[mine], waits.leave_ns[mine]
         over_by = ends.before(chosen, until[mine])
-        entered_by = entries_.before(chosen, since)
+        entered_by = entries_.before(chosen, waits.enter_ns[mine])
         last = np.minimum(over_by, entered_by) - 1
-        first = steps_.before(chosen, waits.step[mine] - 1)
-        blocked = leave - since >= TELLING_NS
-        usual = first + _usual_count(place[mine], last - first, blocked & (last >= first))
-        usually, lastly = (np.clip(at, 0, len(ended) - 1) for at in (usual, last))
-        known = (usual >= first) & (usual < entered_by) & (began[usually] <= leave)
-        middle = (since + leave) // 2
-        known &= (ended[usually] >= middle) | (ended[lastly] < middle)
-        last = np.where(known, usual, last)
         earlier = _furthest_before(waits.lane[mine], last)
         found_any[mine] |= last >= firsts[chosen]
         new = (last >= firsts[chosen]) & (last > earlier)
@@ -317,30 +302,6 @@ def ended_with(waits: Columns, lane: Array, ended_ns: Array) -> tuple[Array, Arr
     apart = np.where(lane[near] == waits.lane, apart, np.iinfo(np.int64).max)
     nearest = np.where(apart[1] < apart[0], near[1], near[0])
     return nearest, apart.min(axis=0) <= (waits.leave_ns - waits.enter_ns) // 2
-
-
-def _wait_places(waits: Columns) -> Array:
-    """A number for each wait, the same for the n-th wait of steps with equally many."""
-    step = run_numbers(waits.lane, waits.step)
-    size, turn = np.bincount(step)[step], np.arange(len(step)) - np.searchsorted(step, step)
-    return np.asarray(turn * (int(size.max(initial=0)) + 1) + size)
-
-
-def _usual_count(place: Array, ahead: Array, telling: Array) -> Array:
-    """For each wait, how many operations of the step come before the one that most `telling` waits
-    of its place are for; `UNTOLD` where they differ."""
-    if not telling.any():
-        return np.full(len(place), UNTOLD)
-    width = int(ahead[telling].max()) + 1
-    votes = np.bincount(place[telling] * width + ahead[telling])
-    keys = np.flatnonzero(votes)
-    order = np.lexsort([votes[keys], keys // width])
-    best = keys[order[finishes(keys[order] // width)]]
-    cast = np.bincount(place[telling], minlength=int(place.max()) + 1)
-    found = np.full(int(place.max()) + 1, UNTOLD)
-    sure = votes[best] > MOST * cast[best // width]
-    found[(best // width)[sure]] = (best % width)[sure]
-    return found[place]
 
 
 def _furthest_before(lane: Array, last: Array) -> Array:
