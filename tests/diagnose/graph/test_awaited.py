@@ -5,6 +5,7 @@ import pytest
 
 from evenstep.diagnose.graph.awaited import (
     Awaited,
+    _in_stream,
     _of_members,
     _waits_of_rows,
     entered_kinds,
@@ -443,6 +444,12 @@ def test_a_message_is_awaited_at_once_unless_the_program_receives_ahead(end, wai
     assert share[:, 0].tolist() == pytest.approx(waits, nan_ok=True)
 
 
+@pytest.mark.parametrize(("end", "follows"), [(10, True), (9.99, True), (9.9, False)])
+def test_an_operation_that_ends_with_its_gap_runs_on_the_stream_of_compute(end, follows):
+    rows, _, found = two(GATHER, REDUCE, (end, 4))
+    assert _in_stream(rows, found).tolist() == [follows, False]
+
+
 REDUCES = np.array([18.0, 6.0, 6.0, 6.0])  # work before each of a step's all-reduces, ms
 
 
@@ -560,6 +567,15 @@ def test_a_reduction_between_replicas_begins_after_the_scatter_before_it_while_c
     assert (since < 0.2 * MS).all()  # as compute reached the scatter
     assert (moved.after[reduces] == rows.operation[reduces] - 1).all()
     assert (moved.after[reduces - 1] == -1).all()
+
+
+def test_operations_one_after_the_other_do_not_run_on_the_stream_of_compute():
+    """Two of three kernels follow at once on the one before, as in a stream of compute; the third
+    lane's compute comes later."""
+    _, began, over = reduced_in_turn([1.0, 1.0, 1.2])
+    rows, _ = entries_of(began, over)
+    kinds = np.tile(np.arange(4), 36)
+    assert not _in_stream(rows, gaps_between(rows, rows.leave_ns, kinds, kinds)).any()
 
 
 def test_a_loss_reduced_after_the_last_bucket_shows_that_compute_waits_for_that():

@@ -23,7 +23,7 @@ from evenstep.diagnose.graph.gaps import (
 )
 from evenstep.diagnose.graph.streams import CROSSING_NS, TELLING
 from evenstep.diagnose.graph.structure import means, row_hash, row_numbers
-from evenstep.diagnose.levels import MINOR, MOST
+from evenstep.diagnose.levels import MINOR, MOST, NEARLY_ALL, SEVERAL
 from evenstep.trace.columns import Array, Columns, begins, finishes
 from evenstep.trace.spool.layout import Op
 
@@ -80,7 +80,28 @@ def shares_of(rows: Columns, operations: Columns, gaps: Gaps) -> Array:
     ):
         received &= (over <= 0) | rows.sends[first] | ~operations.message[rows.operation[first]]
     sure = (means(received, gaps.kind) > MOST) & (share[:, 0] == 0) & (usual[:, 0] == 0)
-    return best_shares(gaps, share, sure, usual)
+    follows = _in_stream(rows, gaps)
+    share[follows] = np.nan
+    share[follows, 0] = 0.0
+    return best_shares(gaps, share, sure | follows, usual)
+
+
+def _in_stream(rows: Columns, gaps: Gaps) -> Array:
+    """Kinds of gaps that end with the operation before, by its own end, nearly all on all lanes:
+    behind one that only keeps its queue busy some lane's compute comes last. Where no host tells
+    when it issued kernels, queues may hold all of a place: between the same two kinds anywhere."""
+    told = np.abs(gaps.lasted - gaps.over[0]) <= CROSSING_NS
+    told &= rows.on_device[gaps.row] & np.isnan(gaps.computed) & ~gaps.opens
+    told &= gaps.lasted > SEVERAL * CROSSING_NS
+    anywhere = on_all_lanes(rows, gaps.row, told, gaps.pair)[gaps.pairs]
+    told &= rows.slack_ns[gaps.row] >= 0 if "slack_ns" in rows else False
+    return anywhere | on_all_lanes(rows, gaps.row, told, gaps.kind)
+
+
+def on_all_lanes(rows: Columns, row: Array, which: Array, number: Array) -> Array:
+    """The numbers of which nearly always all lanes that enter an operation are among these rows."""
+    entered = rows.operation[row]
+    return means(~(np.bincount(entered, ~which)[entered] > 0), number) > NEARLY_ALL
 
 
 def usual_shares(rows: Columns, operations: Columns, gaps: Gaps) -> Array:

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from evenstep.diagnose.graph.awaited import entered_kinds, places_of, shares_of
+from evenstep.diagnose.graph.awaited import entered_kinds, on_all_lanes, places_of, shares_of
 from evenstep.diagnose.graph.gaps import Gaps, clearly, gaps_between
 from evenstep.diagnose.graph.streams import CROSSING_NS, LAUNCH_NS, move_sooner, with_rising_steps
 from evenstep.diagnose.graph.structure import NO_HOST, TimeLine, grouped_order, means, row_numbers
-from evenstep.diagnose.levels import FEWEST, MINOR, NEARLY_ALL
+from evenstep.diagnose.levels import FEWEST, MINOR
 from evenstep.trace.columns import Array, Columns, begins, running_maximum
 
 NEVER = -1  # before all times
@@ -58,7 +58,7 @@ def with_reached(rows: Columns, operations: Columns) -> Columns:
 
     gaps = gaps_of(some)
     always = (held | chained)[gaps.row] & ~(gaps.opens | beside[gaps.row])
-    always &= _on_all_lanes(some, gaps.row, always, gaps.kind)[gaps.kind]
+    always &= on_all_lanes(some, gaps.row, always, gaps.kind)[gaps.kind]
     held[gaps.row[always]] = False
     first = _since_issued(some, gaps.row[always])
     tried = gaps_of(move_sooner(some, slice(None), first))
@@ -161,12 +161,6 @@ def _since_issued(rows: Columns, lost: Array) -> Array:
     found = np.zeros(len(rows), np.int64)
     found[lost] = np.maximum(rows.enter_ns[lost] - np.rint(reached), 0)
     return found
-
-
-def _on_all_lanes(rows: Columns, row: Array, which: Array, number: Array) -> Array:
-    """The numbers of which nearly always all lanes that enter an operation are among these rows."""
-    entered = rows.operation[row]
-    return means(~(np.bincount(entered, ~which)[entered] > 0), number) > NEARLY_ALL
 
 
 def _fits_better(
