@@ -331,16 +331,6 @@ class Contention(NamedTuple):
         return "others" if enough or self.children < rest else "loaders"
 
     @property
-    def recoverable(self) -> bool:
-        """Whether enough cores would give back all the time that threads waited for one.
-
-        Where a job has a core for every rank and no other load, ranks compete with the job's own
-        helper threads (transport, autograd), whose work remains: then only the cost of uneven
-        delays counts, elsewhere.
-        """
-        return self.own <= self.cores or self.ranks > self.cores
-
-    @property
     def oversubscribed(self) -> bool:
         """Whether cores were short for most ranks, however many tasks a few looks saw."""
         return self.run_delay_share >= RUN_DELAY_SHARE

@@ -191,8 +191,6 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> list[Finding]:
     # a wait for a core is as likely within a pause, which has a name, as outside
     outside = 1 - np.minimum(case.grid.pause_ns / np.maximum(case.grid.duration_ns, 1), 1)
     delay = case.grid.run_delay_ns * outside
-    if not scheduler.recoverable:
-        delay = delay - delay.min(axis=1, keepdims=True)
     waited = case.without(delay, Cause.CONTENTION)
     others = [one for one in Cause if one is not Cause.CONTENTION]
     held = [case.relieved(case.delays.cells(one), one) for one in others]
@@ -267,6 +265,7 @@ def _allocator(case: Case) -> list[Finding]:
 
 COMPUTING = 0.8  # of the time before, taken to be compute: a guess, and the finding says so
 ALL = slice(None)
+EXPECTATIONS = 100  # of work that an idle device hides: steps of the estimate
 
 
 class _LateIssues(NamedTuple):
@@ -295,7 +294,7 @@ def _issues(case: Case) -> _LateIssues:
     host_ns = np.clip(graph.took_ns[graph.host], 0.0, issuing)
     busy_ns = (own - free_ns) * late
     free_ns = np.minimum(free_ns, issuing)
-    work = _work_when_late(case, late)
+    work = _work_when_late(case, late, host_ns)
     told, rest = late & ~np.isnan(work), late & np.isnan(work)
     idle = np.where(told, np.clip(own - work, 0.0, free_ns), 0.0)
 
@@ -413,10 +412,10 @@ def _at_once(graph: Graph, own_ns: Array, lanes: Array | slice = ALL) -> Change:
     return Change(np.arange(len(own_ns)), own_ns, issues, np.minimum(graph.took_ns[issues], 0.0))
 
 
-def _work_when_late(case: Case, late: Array) -> Array:
+def _work_when_late(case: Case, late: Array, issued: Array) -> Array:
     """The device's work in each row's own time, of which an entry issued `late` tells only the
-    host's: what it is at the same place in steps whose hosts were ahead; nan where these are few
-    and not clearly shorter."""
+    host's, nan where nothing tells it: others at the same place do, whose hosts were ahead.
+    `issued`: how long the host issued it."""
     graph = case.costs.graph
     own, issues = graph.own_ns, graph.rows.slack_ns >= 0
     issues[np.unique(graph.rows.lane, return_index=True)[1]] = False  # beginnings are not recorded
@@ -424,12 +423,39 @@ def _work_when_late(case: Case, late: Array) -> Array:
     for part in case.costs.parts:
         for place, rows in enumerate(np.moveaxis(part.rows, 2, 0)):
             rows = rows[part.there[:, :, place]]
-            hidden, seen = rows[late[rows]], own[rows[~late[rows] & issues[rows]]]
-            if not len(hidden) or not len(seen):
-                continue
-            if len(seen) >= FEWEST or seen.max() < NEARLY_ALL * np.median(own[hidden]):
-                work[hidden] = np.minimum(np.median(seen), own[hidden])
+            hidden, seen = rows[late[rows]], rows[~late[rows] & issues[rows]]
+            if len(hidden) and len(seen) >= FEWEST:
+                rows = np.append(hidden, seen)
+                found = _expected_work(own[rows], late[rows], issued[rows])
+                if np.median(found) >= own[seen].min():  # that is no extrapolation
+                    work[rows] = found
+            elif len(hidden) and own[seen].max(initial=0) < NEARLY_ALL * np.median(own[hidden]):
+                work[hidden] = np.median(own[seen]) if len(seen) else np.nan  # not just as late
     return work
+
+
+def _expected_work(own: Array, late: Array, issued: Array) -> Array:
+    """The work expected in each of these gaps, of which those that ended `late` are only an upper
+    bound: a regression on the time of issue with normal errors, censored (Tobin 1958), by
+    expectation and maximization, no further beyond the issues seen than these lie apart."""
+    from scipy.special import ndtr  # when first asked: .1 s
+
+    seen, work, unknown = ~late, own, np.zeros(len(own))
+    low, high = issued[seen].min(), issued[seen].max()
+    issued = np.clip(issued, low, 2 * high - low)
+    for _ in range(EXPECTATIONS):
+        middle = issued[seen].mean()
+        spread = issued[seen] - middle
+        slope = max(float(work[seen] @ spread) / max(float(spread @ spread), 1.0), 0.0)
+        mean = work[seen].mean() + slope * (issued - middle)
+        variance = ((work - mean)[seen] ** 2 + unknown[seen]).mean()
+        error = max(float(np.sqrt(variance)), 1.0)
+        above = (own - mean) / error
+        tail = np.exp(-above * above / 2) / np.sqrt(2 * np.pi) / np.maximum(ndtr(above), 1e-300)
+        work = np.where(late, np.minimum(mean - error * tail, own), own)
+        unknown = np.where(late, np.maximum(1 - above * tail - tail * tail, 0.0), 0) * error**2
+        seen = np.ones(len(own), bool)  # at first, only what is known
+    return np.asarray(work)
 
 
 def _late_hosts(case: Case, lanes: Array) -> list[Finding]:

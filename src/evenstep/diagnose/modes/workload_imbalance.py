@@ -107,9 +107,7 @@ def _uneven_sequences(case: Case) -> list[Finding]:
     # unlike other lateness, long batches are work that remains, shared evenly by all ranks
     late = case.delays.cells(Cause.WORK) & ~case.delays.chronic[None, :]
     late &= ~_late_at_even_lengths(case, batches)
-    excess = case.delays.excess_ns
-    as_late = excess >= (np.median(excess[late]) if late.any() else np.inf)
-    theirs = _dealt_out(as_late) and _dealt_out(late)
+    theirs = _dealt_out(late)
     others = case.all_relieved(case.delays.any, but=late if theirs else None)
     saved, even = case.all_saved([others, evened(others)])
     share = case.share(even - saved)
