@@ -41,7 +41,7 @@ def find(case: Case) -> list[Finding]:
     beyond = cells & case.delays.beyond
     single = beyond if _all_alike(case, beyond) else cells & ~case.delays.chronic[None, :]
     chronic = _beyond_nature(case, cells & ~single)
-    parts = (*_by_phase(case, chronic), single)
+    parts = (*_by_phase(case, chronic), *_by_cost(case, single))
     return [*_late_entry(case), *(one for part in parts if part.any() for one in _late(case, part))]
 
 
@@ -81,6 +81,15 @@ def _late_entry(case: Case) -> list[Finding]:
         where=case.where(culprits), at=When([(step, step)], "transient"), options=["before"],
         evidence=[Evidence("late_into_the_first_step", more, 0, "ns")],
     )  # fmt: skip
+
+
+def _by_cost(case: Case, cells: Array) -> tuple[Array, ...]:
+    """The cells of the ranks that cost most, and those of the other ranks."""
+    if pattern_of(cells) == "rotating" or _all_alike(case, cells):
+        return (cells,)
+    cost = np.where(cells, case.delays.loss_ns[Cause.WORK], 0.0).sum(axis=0)
+    large = cost >= MINOR * cost.max(initial=0)
+    return cells & large, cells & ~large
 
 
 def _all_alike(case: Case, cells: Array) -> bool:
