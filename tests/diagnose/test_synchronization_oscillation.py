@@ -124,6 +124,14 @@ def test_a_program_of_two_kinds_of_steps_does_not_stall():
     assert [one.mode for one in found if one.severity >= 0.05] == []
 
 
+def test_the_first_of_a_few_steps_is_no_stall():
+    world = World(ranks=4, steps=4, noise=0.02)
+    table = world.everywhere()
+    table[0] = 200 * MS
+    titles = [one.title for one in diagnose(world.delayed(Phase.FORWARD, table).trace()).findings]
+    assert not any("Slow step" in title for title in titles)
+
+
 @pytest.mark.parametrize("phase", [Phase.FORWARD, Phase.OTHER])
 def test_one_step_that_is_long_on_all_ranks_is_said_with_its_cost_and_place(phase):
     world = World(ranks=4, steps=120, noise=0.02)

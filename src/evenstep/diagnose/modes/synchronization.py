@@ -76,7 +76,8 @@ def _beside_steps_alike(case: Case, work: Array) -> Array:
 
 def _few(series: Array) -> SlowSteps | None:
     """Few steps far above the noise of the others, without those of a minor part of the highest;
-    None without any. As many as a minor part of them may be by chance are few (binomial)."""
+    None without any. As many as a minor part of them may be by chance are few (binomial); where no
+    step is a minor part, none is."""
     from scipy.special import bdtrc  # when first asked: .1 s
 
     low, usual = np.quantile(series, [levels.LOW, 0.5])
@@ -85,7 +86,8 @@ def _few(series: Array) -> SlowSteps | None:
         levels.SIGMAS * sigma, (levels.CHANGED - 1) * usual, levels.MINOR * (series.max() - usual)
     )
     slow = series > usual + least
-    few = slow.any() and bdtrc(slow.sum() - 1, len(slow), levels.MINOR) > BY_CHANCE
+    judged = slow.any() and levels.MINOR * len(slow) >= 1
+    few = judged and bdtrc(slow.sum() - 1, len(slow), levels.MINOR) > BY_CHANCE
     return SlowSteps(slow, np.where(slow, series - usual, 0.0)) if few else None
 
 
