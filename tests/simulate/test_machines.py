@@ -19,7 +19,7 @@ def pair(*sets, kinds=()):
     setup = set_up(scenario(*NODES, *sets, cluster={"kinds": list(kinds)}))
     gpus = np.array([0, 2, 4, 6])
     routes = setup.network.routes(gpus, np.roll(gpus, 2))
-    return routes.worst(100e6 / setup.network.capacity) / MS
+    return routes.reduced(np.maximum, 100e6 / setup.network.capacity) / MS
 
 
 def test_a_gpu_with_a_far_card_sends_over_the_link_between_numa_nodes():

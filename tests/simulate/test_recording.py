@@ -141,7 +141,7 @@ def test_recording_changes_nothing(asked):
 
 def test_a_step_that_was_interrupted_halfway_is_left_out():
     kept = []
-    recorder = SimulatedRecorder(np.arange(2), lambda block: kept.append(block.records.copy()))
+    recorder = SimulatedRecorder(np.arange(2), lambda _, records, __: kept.append(records.copy()))
     times = np.zeros(2), np.ones(2)
     rows = [RecordRow(Kind.STEP, 0, *times), RecordRow(Kind.PHASE, 2, *times)]
     recorder.step(0, rows)

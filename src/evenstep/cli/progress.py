@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -56,16 +56,14 @@ def time_left(done: float, total: float, passed_s: float) -> str:
     return f", about {duration(1e9 * passed_s * (total - done) / done)} left"
 
 
-@contextmanager
-def ticking(what: str, about_s: float | None = None) -> Iterator[None]:
+def ticking(what: str, about_s: float | None = None) -> AbstractContextManager[None]:
     """Show the elapsed seconds of work without a count; `about_s` is its expected duration."""
 
     def words(passed_s: float) -> str:  # no expected duration once it has passed
         known = f" of about {about_s:.0f} s" if about_s and about_s > passed_s else ""
         return f"{what}: {passed_s:.0f} s{known}"
 
-    with _show_seconds(words):
-        yield
+    return _show_seconds(words)
 
 
 @contextmanager

@@ -77,8 +77,7 @@ def _busiest(found: Iterable[Load]) -> list[Load]:
 
 
 def _load(trace: Trace, node: str, counter: str, device: int, rank: int, rows: Columns) -> Load:
-    known = trace.ranks[rank].facts.get("locality")
-    locality: Mapping[str, Any] = known if isinstance(known, Mapping) else {}
+    locality: dict[str, Any] = trace.ranks[rank].facts.get("locality") or {}
     listed, speed, way = COUNTERS[counter]
     places: list[dict[str, Any]] = locality.get(listed) or []
     place = next((one for one in places if one["index"] == device), {})
@@ -102,8 +101,7 @@ def places(trace: Trace) -> dict[int, dict[str, str]]:
 
 
 def _place(trace: Trace, rank: int) -> dict[str, str]:
-    facts = trace.ranks[rank].facts.get("locality")
-    known: Mapping[str, Any] = facts if isinstance(facts, Mapping) else {}
+    known: dict[str, Any] = trace.ranks[rank].facts.get("locality") or {}
     found = {
         "node": node_of(trace, rank),
         "rack": rack_of(trace, rank),

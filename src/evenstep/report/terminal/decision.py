@@ -46,7 +46,7 @@ def _lines(table: DecisionTable) -> Iterator[str]:
             f" {mark}{row.option.name:27}{row.throughput:11.5g}{gain:+7.1f}%{row.cv:7.3f}"
             f"{precise(row.p99_ns):>10}{row.staleness:7.3g}{energy}"
         )
-        if broken := table.limits.broken(row):
+        if broken := table.limits.excess(row):
             yield f"    breaks {', '.join(broken)}"
     if any(row.option.training for row in table.rows):
         yield "  * what is trained differs from waiting for every gradient"

@@ -132,7 +132,7 @@ class CollectiveLibrary:
         first, node = self.placement.gpu[request.members[0]], request.node[request.members[0]]
         after, there = np.roll(first, -1), np.roll(node, -1)
         routes = self.network.routes(first[node != there], after[node != there])
-        network_us = float(routes.total(self.network.latency_ns).max(initial=0.0)) / 1e3
+        network_us = float(routes.reduced(np.add, self.network.latency_ns).max(initial=0.0)) / 1e3
         team = nccl.team_of(request, self.network.cluster, network_us)
         way = nccl.choose(team, request.operation, request.bytes, only=self._settings.nccl_algo)
         pattern = nccl.lay_out(way, team, request) if request.bytes > 0 else ()
@@ -172,8 +172,8 @@ def stage(network: Network, gpu: Array, item: Round) -> FlowRound:
         routes = routes.without(told)
     network.check_usable(routes)
     load = np.bincount(routes.link, weights=sizes[routes.message], minlength=len(network.capacity))
-    latency = routes.total(network.latency_ns)
+    latency = routes.reduced(np.add, network.latency_ns)
     if item.latency_ns is not None:
         latency = np.full(len(latency), item.latency_ns)
     time = np.divide(load, network.capacity, out=np.zeros(len(load)), where=load > 0)
-    return FlowRound(item, routes, latency, latency + routes.worst(time), load)
+    return FlowRound(item, routes, latency, latency + routes.reduced(np.maximum, time), load)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from fnmatch import translate
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,15 +40,8 @@ class Routes(NamedTuple):
         start = np.concatenate([[0], np.cumsum(hops)])
         return Routes(start, self.link[~messages[self.message]])
 
-    def worst(self, per_link: Array) -> Array:
-        """The largest of a link's values on each route; 0 on one without links."""
-        return self._reduced(np.maximum, per_link)
-
-    def total(self, per_link: Array) -> Array:
-        """The sum of a link's values over each route."""
-        return self._reduced(np.add, per_link)
-
-    def _reduced(self, ufunc: Any, per_link: Array) -> Array:
+    def reduced(self, ufunc: np.ufunc, per_link: Array) -> Array:
+        """A link's values over each route, as their sum or the largest; 0 on one without links."""
         found = np.zeros(len(self.start) - 1)
         some = np.diff(self.start) > 0
         if some.any():

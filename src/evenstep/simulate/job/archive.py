@@ -15,7 +15,7 @@ from evenstep.scenario import schema
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.fabric.machines import Machines
 from evenstep.simulate.fabric.placement import Placement
-from evenstep.simulate.job.recording import START_NS, Block, extra_records
+from evenstep.simulate.job.recording import START_NS, extra_records
 from evenstep.simulate.job.strategies import Extra
 from evenstep.trace.columns import Array
 from evenstep.trace.ranks import format_ranks, group_uid
@@ -138,16 +138,16 @@ class FolderArchive:
             file.truncate(self._first_record + self._capacity * layout.RECORD_BYTES)
         return len(data)
 
-    def keep(self, block: Block) -> None:
-        """Write the block's records and summaries into every spool."""
-        for place, rank in enumerate(block.ranks.tolist()):
+    def keep(self, ranks: Array, records: Array, summaries: Array) -> None:
+        """Write a block of records and summaries into every spool."""
+        for place, rank in enumerate(ranks.tolist()):
             with self._folder.spool_path(0, rank).open("r+b", buffering=0) as file:
                 file.seek(self._first_record + int(self._records[rank]) * layout.RECORD_BYTES)
-                file.write(block.records[place].data)
+                file.write(records[place].data)
                 file.seek(self._first_summary + int(self._steps[rank]) * layout.SUMMARY_BYTES)
-                file.write(np.ascontiguousarray(block.summaries[place]).view(np.uint8).data)
-        self._records[block.ranks] += block.records.shape[1]
-        self._steps[block.ranks] += block.steps
+                file.write(np.ascontiguousarray(summaries[place]).view(np.uint8).data)
+        self._records[ranks] += records.shape[1]
+        self._steps[ranks] += summaries.shape[1]
 
     def close(self, alone: list[Extra]) -> None:
         """Write records of single ranks and the facts that end a spool; cut files to their length.

@@ -40,31 +40,22 @@ class Operation:
     receives: bool = False  # of a message between two ranks: this rank is its target
 
 
-@dataclass(slots=True)
-class PhaseSpan:
-    """A phase as it is recorded: operations of the main stream from `first` to before `last`."""
-
-    phase: Phase
-    first: int
-    last: int = 0
-
-
 class RankProgram:
     """The operations of one kind of rank in a step, in the order in which they are added."""
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
-        self.spans: list[PhaseSpan] = []
+        #: By its first operation, a phase as it is recorded, and the operation after its last.
+        self.spans: dict[int, tuple[Phase, int]] = {}
         self._phase = Phase.OTHER
         self._begun: set[Phase] = set()
 
-    def compute(self, length_ns: float, *needs: int, slowed_by: int = -1) -> int:
+    def compute(self, length_ns: float, *, slowed_by: int = -1) -> int:
         """Work of the phase; slower while the collective `slowed_by` is in flight."""
         kind = COMPUTE if slowed_by < 0 else SLOWED
         begins = self._phase not in self._begun
         self._begun.add(self._phase)
-        here = tuple((need, 0) for need in needs)
-        return self._add(kind, MAIN, self._phase, length_ns, here, soft=slowed_by, begins=begins)
+        return self._add(kind, MAIN, self._phase, length_ns, soft=slowed_by, begins=begins)
 
     def exchange(
         self, instance: int, *needs: int, stream: int = EXCHANGE, yields: bool = False
@@ -87,13 +78,10 @@ class RankProgram:
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
         """A phase around the operations that are added inside."""
-        span = PhaseSpan(phase, len(self.operations))
-        before, self._phase = self._phase, phase
+        first, before, self._phase = len(self.operations), self._phase, phase
         yield
         self._phase = before
-        span.last = len(self.operations)
-        if phase is not Phase.OTHER:
-            self.spans.append(span)
+        self.spans[first] = phase, len(self.operations)
 
     def _add(self, *values: Any, **named: Any) -> int:
         self.operations.append(Operation(*values, **named))

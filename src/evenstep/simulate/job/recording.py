@@ -51,17 +51,9 @@ class RecordRow(NamedTuple):
     peer: Array | None = None  # of a message: the other rank; ranks of a role share a stage's peers
 
 
-class Block(NamedTuple):
-    """Whole steps of some ranks: records (ranks, records, words), summaries (ranks, steps)."""
-
-    ranks: Array
-    records: Array
-    summaries: Array
-    steps: int
-
-
-#: Keeps the next block, whose memory is reused afterwards.
-BlockSink = Callable[[Block], None]
+#: Keeps a block of whole steps of some ranks, whose memory is reused afterwards: these, (ranks,),
+#: records, (ranks, records, words), and summaries, (ranks, steps).
+BlockSink = Callable[[Array, Array, Array], None]
 
 
 class SimulatedRecorder:
@@ -138,7 +130,7 @@ class SimulatedRecorder:
         summaries = np.zeros((self._ranks, self._steps), SUMMARY)  # what pads a summary is written
         for index, each in enumerate(self._summaries[: self._steps]):
             summaries[:, index] = each
-        self._sink(Block(self._which, self._buffer[:, : self._used], summaries, self._steps))
+        self._sink(self._which, self._buffer[:, : self._used], summaries)
         self._written += self._used
         self._used = self._whole = self._steps = 0
         self._summaries = []
@@ -218,12 +210,11 @@ class StepRows:
             )
         ]  # fmt: skip
         main: dict[int, Any] = {index: timed for index, *timed in done.main(self._number)}
-        first = {span.first: span for span in role.spans}
         for index, one in enumerate(role.operations):
-            if index in first:
-                span = first[index]
-                inside = [main[at] for at in range(index, span.last) if at in main]
-                found.append(self._phase(done, span.phase, inside))
+            if index in role.spans:
+                phase, last = role.spans[index]
+                inside = [main[at] for at in range(index, last) if at in main]
+                found.append(self._phase(done, phase, inside))
             if one.instance >= 0:
                 found += self._exchanged(done, one, index)
             elif one.phase is Phase.SYNC:

@@ -60,10 +60,6 @@ class Limits:
                 found[name.removesuffix("_ns")] = over / limit if limit else over
         return found
 
-    def broken(self, row: DecisionRow) -> tuple[str, ...]:
-        """Names of the limits that an option breaks."""
-        return tuple(self.excess(row))
-
 
 class DecisionRow(NamedTuple):
     """The result of one option."""
@@ -94,7 +90,7 @@ class DecisionRow(NamedTuple):
             "applied_by": option.by,
             **{name: plain(getattr(self, name)) for name in self._fields[1:]},
             "gain": gain,
-            "breaks": list(limits.broken(self)),
+            "breaks": list(limits.excess(self)),
         }
 
 
@@ -244,14 +240,14 @@ def _row(option: DecisionOption, result: Result, found: dict[str, Margin]) -> De
 def choose(rows: Sequence[DecisionRow], limits: Limits) -> Choice:
     """Choose the most throughput within the limits; of equal options the first, the simplest."""
     same = [row for row in rows if not row.option.training]
-    allowed = [row for row in same if not limits.broken(row)]
+    allowed = [row for row in same if not limits.excess(row)]
     if not allowed:
         nearest = min(same, key=lambda row: (max(limits.excess(row).values()), -row.throughput))
-        broken = " and ".join(limits.broken(nearest))
+        broken = " and ".join(limits.excess(nearest))
         reason = f"no option keeps {_name_limits(limits)}; this one is nearest, but breaks {broken}"
         return Choice(nearest, False, reason, None)
     best = most_throughput(allowed)
-    looser = [row for row in rows if row.option.training and not limits.broken(row)]
+    looser = [row for row in rows if row.option.training and not limits.excess(row)]
     other = most_throughput([best, *looser])
     found = None if other is best else other
     return Choice(best, True, _because(best, rows, limits, found), found)
@@ -275,11 +271,11 @@ def _because(
         text += f": {_gain(best, first)} over waiting for everybody, CV {best.cv:.3g}"
     faster = [
         row for row in rows
-        if limits.broken(row) and row.throughput > best.throughput and not row.option.training
+        if limits.excess(row) and row.throughput > best.throughput and not row.option.training
     ]  # fmt: skip
     if faster:
         top = max(faster, key=lambda row: row.throughput)
-        broken = " and ".join(limits.broken(top))
+        broken = " and ".join(limits.excess(top))
         text += f"; {top.option.name} is faster ({_gain(top, best)}) but breaks {broken}"
     if other is not None:
         name, gain = other.option.name, _gain(other, best)
