@@ -6,6 +6,7 @@ import pytest
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.lateness.case import open_case
 from evenstep.trace.spool.layout import Kind, Phase
+from evenstep.words import shorten
 from tests.diagnose.synthetic import MS, World
 
 PAUSE_NS = 200 * MS
@@ -89,20 +90,22 @@ def test_what_the_script_calls_itself_is_not_advised_away_by_switching_the_colle
 
 
 @pytest.mark.parametrize(
-    ("word", "note", "advice"),
+    ("word", "note", "advice", "brief"),
     [
-        ("pays", "", "keep --act gc on: a step in which it acts is 40 % shorter"),
-        ("on trial", "", "let --act gc go on: its trial has compared 3 pairs of blocks so far"),
-        ("does not pay", "", "gc.disable(); --act gc has ended: does not pay"),
-        ("on trial", "memory grew", "gc.disable(); --act gc has ended: memory grew"),
+        ("pays", "", "on, as steps in which it acts are 40 % shorter", "keep --act gc"),
+        ("on trial", "", "on trial: it has compared 3 pairs of blocks", "keep --act gc on trial"),
+        ("does not pay", "", "gc.disable(); --act gc has ended: does not pay", "keep collections"),
+        ("on trial", "memory grew", "gc.disable(); --act gc has ended: memory", "keep collections"),
     ],
 )
-def test_an_action_that_acts_already_is_not_advised_as_if_it_did_not(word, note, advice):
+def test_an_action_that_acts_already_is_not_advised_as_if_it_did_not(word, note, advice, brief):
     trace = collecting(World(noise=0.005)).trace()
     told = {"action": "gc", "word": word, "pairs": 3, "gain": 0.4, "acted_steps": 30, "note": note}
     trace.ranks[0].facts["actions"] = [{"action": "gc", "word": "untested", "pairs": 3}]
     trace.ranks[1].facts["actions"] = [told]
-    assert advice in diagnose(trace).findings[0].options[0].action
+    action = diagnose(trace).findings[0].options[0].action
+    assert advice in action
+    assert shorten(action, 5).startswith(brief)
 
 
 @pytest.mark.parametrize("together", [[0, 1, 2], [0, 1, 2, 3]])
