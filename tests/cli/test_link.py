@@ -21,7 +21,7 @@ def test_it_serves_jobs_until_it_is_interrupted():
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     port = server.stderr.readline().split("port ")[1].split(":")[0]
     board = known(f"team@127.0.0.1:{port}")
-    assert "1 jobs taking turns" in server.stderr.readline()
+    assert "members 1 (1 a job and 2 a rank)" in server.stderr.readline()
     board.close()
     server.send_signal(signal.SIGINT)
     assert server.wait(60) == 130

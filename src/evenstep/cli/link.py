@@ -23,5 +23,5 @@ def main(args: argparse.Namespace) -> int:
         while True:
             if server.members != members:
                 members = server.members
-                say(f"serving on port {server.port}: {members} jobs taking turns")
+                say(f"serving on port {server.port}: members {members} (1 a job and 2 a rank)")
             server.serve()
