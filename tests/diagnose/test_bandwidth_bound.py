@@ -222,9 +222,12 @@ def test_a_group_slower_than_others_alike_is_named_at_what_its_links_cost(groups
         )
         return replace(world, fabric=lambda move: (8 if move.members == slow else 2) * MS)
 
-    slow = grid(tuple(range(int(name[-1]), 4 * groups, groups)))
-    finding = diagnose(slow.trace()).findings[0]
+    members = tuple(range(int(name[-1]), 4 * groups, groups))
+    slow = grid(members)
+    trace = slow.trace()
+    finding = diagnose(trace).findings[0]
     assert (finding.mode, list(finding.where.groups)) == ("bandwidth_bound", [name])
+    assert set(finding.where.nodes) == {trace.ranks[rank].node for rank in members}
     assert finding.severity == pytest.approx(slow.lost_against(grid(None)), rel=0.1)
     assert "other groups that lie alike" in finding.cause
 

@@ -352,7 +352,7 @@ def _of_bandwidth(
             "round": levels.ROUND_STEPS, "how": say(f"bandwidth_bound.{kind}_hide"),
             "what": say(f"bandwidth_bound.{kind}_narrow"),
         },
-        where=Where(groups=groups),
+        where=Where(nodes=_nodes(case, heavy), groups=groups),
         projected=partial(by_growth, growth=lambda _, times: ring(times) / ring(1)), options=gains,
         evidence=[
             Evidence("bus_bandwidth", shape.busbw_gBps, known and known.gBps, "GB/s"),
@@ -367,3 +367,17 @@ def _groups(case: Case, heavy: list[HeavyTransfers]) -> list[str]:
     whole = sum(float(part.bytes_ns.sum()) for part in heavy)
     named = [part for part in heavy if float(part.bytes_ns.sum()) >= levels.MINOR * whole]
     return case.groups_named(group for part in named for group in part.shape.groups)
+
+
+def _nodes(case: Case, heavy: list[HeavyTransfers]) -> list[str]:
+    """Nodes of groups that are slower than others alike, where these are on other nodes."""
+    short = [part.shape for part in heavy if part.missing_ns.any()]
+    slow = {group for shape in short for group in shape.groups}
+    alike = [shape for shape in case.shapes if shape.lies in {one.lies for one in short}]
+    others = {group for shape in alike for group in shape.groups} - slow
+    ranks, table = case.trace.ranks, case.trace.groups
+    on = [
+        {ranks[rank].node for group in groups for rank in table[group].ranks if rank in ranks}
+        for groups in (slow, others)
+    ]
+    return sorted(filter(None, on[0] - on[1])) if others else []
