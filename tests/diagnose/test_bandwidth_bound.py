@@ -222,14 +222,21 @@ def test_a_group_slower_than_others_alike_is_named_at_what_its_links_cost(groups
         )
         return replace(world, fabric=lambda move: (8 if move.members == slow else 2) * MS)
 
-    members = tuple(range(int(name[-1]), 4 * groups, groups))
-    slow = grid(members)
-    trace = slow.trace()
-    finding = diagnose(trace).findings[0]
+    slow = grid(tuple(range(int(name[-1]), 4 * groups, groups)))
+    finding = diagnose(slow.trace()).findings[0]
     assert (finding.mode, list(finding.where.groups)) == ("bandwidth_bound", [name])
-    assert set(finding.where.nodes) == {trace.ranks[rank].node for rank in members}
     assert finding.severity == pytest.approx(slow.lost_against(grid(None)), rel=0.1)
     assert "other groups that lie alike" in finding.cause
+
+
+def test_nodes_are_named_that_only_a_group_slower_than_others_alike_is_on():
+    # each of four groups of 8 has two nodes of its own
+    world = World(ranks=32, style="grid", tensor_parallel=8, ranks_per_node=4, noise=0.005)
+    slow = tuple(range(8, 16))
+    trace = replace(world, fabric=lambda move: (8 if move.members == slow else 2) * MS).trace()
+    finding = diagnose(trace).findings[0]
+    assert (finding.mode, list(finding.where.groups)) == ("bandwidth_bound", ["tp1"])
+    assert set(finding.where.nodes) == {trace.ranks[rank].node for rank in slow}
 
 
 def test_a_group_of_a_name_that_others_have_is_told_by_its_ranks():
