@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 import numpy as np
 
 from evenstep import words
@@ -10,7 +12,7 @@ from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import WORK_PHASES, Cause
 from evenstep.diagnose.lateness.thresholds import BY_CHANCE, above_others, standing_out
-from evenstep.diagnose.levels import DOMINANT, MINOR, MOST, NAMED, SEVERAL
+from evenstep.diagnose.levels import DOMINANT, MINOR, MOST, NAMED, SEVERAL, SMALLEST_SHARE
 from evenstep.diagnose.measure.hosts import hardware
 from evenstep.diagnose.measure.transfers import tokens
 from evenstep.diagnose.modes.intervention import finding_of, finding_of_late, pattern_of
@@ -40,16 +42,37 @@ def find(case: Case) -> list[Finding]:
     cells = case.claims.claim(case.delays.cells(Cause.WORK))
     beyond = cells & case.delays.beyond
     single = beyond if _all_alike(case, beyond) else cells & ~case.delays.chronic[None, :]
-    chronic = _beyond_nature(case, cells & ~single)
+    chronic = _worth_mending(case, cells & ~single)
     parts = (*_by_phase(case, chronic), *_by_cost(case, single))
     return [*_late_entry(case), *(one for part in parts if part.any() for one in _late(case, part))]
 
 
-def _beyond_nature(case: Case, cells: Array) -> Array:
-    """Late cells of ranks beyond the natural spread, or of the latest alone."""
+def _worth_mending(case: Case, cells: Array) -> Array:
+    """Late cells of the fewest ranks, or nodes whose ranks are alike late, that are worth mending:
+    with these like the others, and no lateness of a recorded cause, mending the rest would gain
+    less than a finding needs. Of the ranks within the natural spread only the latest counts."""
     behind = np.where(cells, case.delays.late_ns[Cause.WORK], 0.0).sum(axis=0)
     apart = standing_out(np.median(case.program_ns, axis=0))
-    return np.asarray(cells & (apart | (behind == behind.max())))
+    cells = cells & (apart | (behind == behind.max()))
+    behind = np.where(apart | (behind == behind.max()), behind, 0.0)
+    unit = _units(case, behind)
+    late = list(dict.fromkeys(unit[np.argsort(-behind, kind="stable")[: np.count_nonzero(behind)]]))
+    if len(late) < 2:
+        return cells
+    # input hides lateness of work: only ranks that come early wait for a batch that is not ready
+    causes = [one for one in Cause if one not in (Cause.WORK, Cause.INPUT)]
+    held = [case.relieved(each, one) for one in causes if (each := case.delays.cells(one)).any()]
+    loading = case.without(case.grid.phase_ns[Phase.INPUT], Cause.INPUT)
+    on_record = case.costs.combined([loading, *held])
+
+    def saved(part: Array) -> Array:
+        return case.saved(case.costs.combined([case.relieved(part), on_record]))
+
+    def is_enough(last: int) -> bool:
+        return case.share(whole - saved(cells & np.isin(unit, late[:last]))).value < SMALLEST_SHARE
+
+    whole, fewer = saved(cells), range(1, len(late))
+    return np.asarray(cells & np.isin(unit, late[: 1 + bisect_left(fewer, True, key=is_enough)]))
 
 
 def _by_phase(case: Case, cells: Array) -> list[Array]:
@@ -59,6 +82,17 @@ def _by_phase(case: Case, cells: Array) -> list[Array]:
     for latest in late[np.argsort(more.sum(axis=0)[late], kind="stable")]:  # has the last word
         group[np.minimum(share, share[:, [latest]]).sum(axis=0) > MOST] = latest
     return [cells & (group == each) for each in np.unique(group[late])]
+
+
+def _units(case: Case, behind: Array) -> Array:
+    """A number for each rank, the same for those of a node that are all about as late."""
+    unit = np.arange(len(behind))
+    names = np.array([case.trace.ranks[int(rank)].node for rank in case.grid.ranks])
+    for name in set(names.tolist()) - {""}:
+        mine = np.flatnonzero(names == name)
+        if behind[mine].min() > MOST * behind[mine].max():
+            unit[mine] = mine[0]
+    return unit
 
 
 def _late_entry(case: Case) -> list[Finding]:
