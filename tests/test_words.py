@@ -107,6 +107,17 @@ def test_a_preposition_goes_with_the_clause_that_it_leads():
     assert words.shorten(text, 8) == text.partition(",")[0]
 
 
+@pytest.mark.parametrize(
+    ("text", "most", "short"),
+    [
+        ("its own work grows from step 40 on, within 2 s", 7, "its own work grows from step 40 on"),
+        ("find what all the ranks wait for, then mend it", 7, "find what all the ranks wait for"),
+    ],
+)
+def test_a_clause_that_ends_in_a_preposition_keeps_it(text, most, short):
+    assert words.shorten(text, most) == short
+
+
 def test_a_list_is_shortened_to_what_it_is_a_list_of():
     text = "look for what slows rank 3 down in every phase: clocks, temperature, power limit"
     assert words.shorten(text, 11) == "look for what slows rank 3 down in every phase"

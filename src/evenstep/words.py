@@ -254,7 +254,7 @@ _RELATIVE = r"(?<! of )(?:until|while|where|(?:of )?which|because|so) "
 #: behind a colon reads like all of it: there only relative clauses are left out.
 _CLAUSES = re.compile(rf"(?<=[,;:]) | (?={_RELATIVE})| (?=than the other(?: ranks|s'))")
 _PHRASES = re.compile(r" (?=(?:in|for|with|by|after|before) )")
-_LEADS_ON = re.compile(r"(?:,? (?:at|by|for|from|in|of|on|to|with))?[ ,;:]*$")
+_LEADS_ON = re.compile(r"[,;:]$|,? (?:at|by|for|from|in|of|on|to|with)$")  # to what is left out
 FEWEST_WORDS = 4  # that say something
 
 

@@ -763,6 +763,16 @@ def test_units_are_known_by_their_names_and_signs(opened, unit, scale):
     assert sorted(steps(opened(f"step,rank,step_time{unit}\n{text}"))) == READ
 
 
+def test_a_clock_that_passes_midnight_goes_on(opened):
+    """Steps of 20 s, few and many after it."""
+    for began_s in (86_370, 85_800):
+        at = [(began_s + 20 * step) % 86_400 for step in range(60)]
+        clocks = [f"{s // 3600:02d}:{s // 60 % 60:02d}:{s % 60:02d}" for s in at]
+        for name, times in (("time", clocks), ("timestamp", clocks), ("time", at)):
+            text = "".join(f"{time},{step}\n" for step, time in enumerate(times))
+            assert steps(opened(f"{name},step\n{text}")) == [(0, step, 20.0) for step in range(59)]
+
+
 def test_validation_of_mmengine_is_no_step(opened):
     """Its rows have the time of a batch and, as `step`, the epoch, but no `iter`."""
     trained = [{"time": 0.4 + at / 1e3, "epoch": 1, "iter": at, "step": at} for at in (1, 2, 3)]

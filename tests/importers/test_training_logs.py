@@ -575,6 +575,24 @@ def test_bars_without_an_end_are_epochs(opened):
     assert "lost_work_s" not in trace.run
 
 
+@pytest.mark.parametrize("ends", [False, True])
+def test_bars_are_read_as_syslog_keeps_them_and_beside_few_stamped_lines(opened, ends):
+    """A terminal's carriage return is `#015` there; the lines with stamps time one step of 120."""
+    shown = "Epoch 0: 9%|=   | {at}/{total} [{clock}<00:00,  0.50it/s]"
+    bars = [
+        shown.format(
+            at=at, total=60 if ends else "?", clock=f"{2 * at // 60:02d}:{2 * at % 60:02d}"
+        )
+        for at in range(61)
+    ]
+    if not ends:
+        bars = [bar.replace("9%|", " |") for bar in bars]
+    stamped = "2026-05-08 12:0{minute}:00,250 step={step} loss=2.5\n"
+    beside = (stamped.format(minute=0, step=1), *bars, stamped.format(minute=2, step=60))
+    for text in ("#015".join(bars), "\n".join(beside)):
+        assert set(seconds_of(opened(text + "\n")).values()) == {2.0}
+
+
 def test_a_bar_that_begins_again_before_its_end_loses_its_steps(opened):
     """Lightning-AI/pytorch-lightning#4225: two jobs in a log, the first of 4 more steps at 3 s."""
     first = bar(4, 18, 17) + bar(5, 18, 20)

@@ -144,8 +144,7 @@ class Timeouts:
 
 
 def _stamp_ns(text: str) -> int:
-    """When a line was written, in ns of a year of even months; half of all time where it is not
-    said, as before torch 2.4."""
+    """When a line was written, in ns of a year of even months; half of all time if not told."""
     found = _STAMP.search(text)
     if found is None:
         return LATEST_NS // 2

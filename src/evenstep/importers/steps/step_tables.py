@@ -68,6 +68,7 @@ _UNIT_NAMES = ("sec", "second", "secs", "seconds", "ms", "us", "ns")
 MOST_CELLS = 0.9  # share of workers × steps
 MINOR = 0.05  # share of rows: fewer fall where clocks are set
 BY_CHANCE = 0.01  # most, that all rows of a worker grow although they are durations
+DAY_S = 86_400.0
 LARGEST = float(1 << 53)  # whole numbers that a float64 tells apart
 _STEP_TIME = re.compile(
     r"^(?:(?:train |avg |per )?(?:step|iter|iteration|batch|global step)s? (?:time|duration|timing"
@@ -262,6 +263,8 @@ def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -
         kinds, code = told
         numbers = _number_workers(kinds, places, bool(layout.rank))
         rank = np.append(np.array(numbers, np.int64), -1)[code]
+    if not unit and "elapsed" not in layout.time.lower() and np.nanmax(time, initial=0.0) < DAY_S:
+        time = _continued(rank, time, DAY_S)  # of the day, which begins anew at midnight
     number = table.numbers.get(layout.step)
     number = _count_steps(rank, time) if number is None else number
     if layout.step and layout.epoch:
@@ -425,13 +428,14 @@ def _keeps_growing(rank: Array, time: Array) -> bool:
     return bool(sure or steps[steps > 0].sum() > first.sum())  # in whole seconds
 
 
-def _continued(rank: Array, time: Array) -> Array:
+def _continued(rank: Array, time: Array, day_s: float = 0.0) -> Array:
     """Times that go on where those of a worker fall, in the order of the file, by the last before:
-    those of a run that was resumed and began anew."""
+    as of a run that was resumed and began anew; or by a day, where by more than half of it."""
     found = time.copy()
     for one in np.unique(rank):
         mine = np.flatnonzero((rank == one) & np.isfinite(time))
-        found[mine[1:]] += np.cumsum(np.where(np.diff(time[mine]) < 0, time[mine[:-1]], 0.0))
+        anew = np.diff(time[mine]) < -day_s / 2
+        found[mine[1:]] += np.cumsum(anew * (day_s or time[mine[:-1]]))
     return found
 
 

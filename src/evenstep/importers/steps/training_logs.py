@@ -158,7 +158,7 @@ class LogKind(NamedTuple):
 #: All other kinds go before these.
 TOLD, STAMPED, BAR, KERAS = "durations by name", "stamped lines", "progress bar", "Keras"
 AFTER, OF_SAMPLES = "durations after their steps", "OpenCLIP"
-ENDLESS = "progress bar without an end"
+BARS = (BAR, ENDLESS := "progress bar without an end")
 BARE = ("epochs", "nanoGPT")  # whose word of a duration may be any program's word of a clock
 BETWEEN, ALL = 0.0, np.inf  # windows: the steps since the last line, or since the beginning
 
@@ -503,7 +503,7 @@ FORMAT = TraceFormat(NAME, recognises, read)
 
 def _shown(text: str) -> list[str]:
     """What a terminal showed in turn, where a line has bars, as syslog keeps it."""
-    return text.split("#015") if any(KINDS[bar].mark in text for bar in (KERAS, BAR)) else [text]
+    return text.split("#015") if any(KINDS[bar].mark in text for bar in (KERAS, *BARS)) else [text]
 
 
 def _read_file(log: Log, source: SourceFile, own: int) -> None:
@@ -537,7 +537,7 @@ def _take(log: Log, text: str, own: int) -> bool:
     if said is None or not said.timed:
         log.named |= {rank: said} if said else {}
         return False
-    if _trust(kind) < _trust(log.kind) and (kind, log.kind) != (BAR, STAMPED):
+    if _trust(kind) < _trust(log.kind) and not (kind in BARS and log.kind == STAMPED):
         return True
     if _trust(kind) > _trust(log.kind):
         log.ticks, log.rows, log.last = log.ticks if kind == STAMPED else [], [], {}
