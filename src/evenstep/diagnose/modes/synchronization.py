@@ -21,7 +21,6 @@ from evenstep.diagnose import levels
 from evenstep.diagnose.finding import Evidence, Finding
 from evenstep.diagnose.graph.structure import by_step_and_lane
 from evenstep.diagnose.lateness.case import Case
-from evenstep.diagnose.lateness.thresholds import BY_CHANCE
 from evenstep.diagnose.modes.intervention import (
     Gain,
     by_noise,
@@ -76,18 +75,15 @@ def _beside_steps_alike(case: Case, work: Array) -> Array:
 
 def _few(series: Array) -> SlowSteps | None:
     """Few steps far above the noise of the others, without those of a minor part of the highest;
-    None without any. As many as a minor part of them may be by chance are few (binomial); where no
-    step is a minor part, none is."""
-    from scipy.special import bdtrc  # when first asked: .1 s
-
+    None without any. Few are a minor part of them, or a standard deviation of chance more
+    (binomial); where that is less than a step, none is."""
     low, usual = np.quantile(series, [levels.LOW, 0.5])
     sigma = (usual - low) / z(1 - levels.LOW)
     least = max(
         levels.SIGMAS * sigma, (levels.CHANGED - 1) * usual, levels.MINOR * (series.max() - usual)
     )
-    slow = series > usual + least
-    judged = slow.any() and levels.MINOR * len(slow) >= 1
-    few = judged and bdtrc(slow.sum() - 1, len(slow), levels.MINOR) > BY_CHANCE
+    slow, minor = series > usual + least, levels.MINOR * len(series)
+    few = 0 < slow.sum() <= minor + np.sqrt(minor * (1 - levels.MINOR)) and minor >= 1
     return SlowSteps(slow, np.where(slow, series - usual, 0.0)) if few else None
 
 
