@@ -25,7 +25,7 @@ COMMAND = "python -m benchmarks lab"
 SCENARIOS = Path(__file__).parent.parent / "examples" / "lab"
 FAIR = ("two-jobs", "three-jobs", "four-jobs", "overload", "shared-start")
 TCP = ("tcp-two-jobs", "tcp-three-jobs", "tcp-incast")
-RESOLVED = 0.01  # a gain over TCP, whichever way it goes
+RESOLVED = 0.01  # half of the interval of a gain over TCP, whichever way it goes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,17 +69,17 @@ def measured(name: str, arms: list[str], changes: list[str], *, runs: int = 1) -
 def _row(name: str, arm: ArmOutcome, arms: list[ArmOutcome], command: str) -> Row:
     tier, bar, met = "fair", "interval above 0", above_zero(arm)
     if name in TCP:
-        tier, bar, met = "tcp", "resolved to ± 1 %", resolved(arm.gain)
+        tier, bar, met = "tcp", f"resolved to ± {100 * RESOLVED:.0f} %", resolved(arm.gain)
     return Row(f"{tier} tier, {name}: {arm.name}", bar, text(arm, arms), met, command)
 
 
 def above_zero(arm: ArmOutcome) -> bool | None:
-    """Whether an arm gains and no job of it loses for certain; None without an interval."""
+    """Whether an arm surely gains; None where it or a job of it has no interval."""
     return None if arm.gain.low is None or arm.lowest is None else arm.gain.low > 0
 
 
 def resolved(gain: Interval) -> bool | None:
-    """Whether the ends of a gain are within `RESOLVED` of it; None without an interval."""
+    """Whether both ends of a gain are within `RESOLVED` of it; None without an interval."""
     if gain.low is None or gain.high is None:
         return None
     return max(gain.high - gain.value, gain.value - gain.low) <= RESOLVED

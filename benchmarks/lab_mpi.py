@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import argparse
 
-from benchmarks.lab import SCENARIOS, measured, reached, text
+from benchmarks.lab import SCENARIOS, measured, text
 from benchmarks.measure import Row
 from lab import scenario
 from lab.mpi.finding import BLOCKING, findings
-from lab.outcome import HARM, ArmOutcome
+from lab.outcome import BASELINES, HARM, ArmOutcome, Interval
 
 COMMAND = "python -m benchmarks lab_mpi"
 NAMES = ("mpi-spinning", "mpi-balanced")
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     rows = []
     for name in args.only.split(","):
         arms = measured(name, [*args.arms.split(","), BLOCKING], args.set)
-        rows += [_row(name, arm, arms) for arm in arms[2:]]
+        rows += [_row(name, arm, arms) for arm in arms[BASELINES:]]
         if name == "mpi-spinning":
             rows.append(_advice(name, arms, args.set))
     return rows
@@ -48,6 +48,13 @@ def _row(name: str, arm: ArmOutcome, arms: list[ArmOutcome]) -> Row:
     note = "; not resolved" if met is None and bar != "none" else ""
     return Row(f"mpi tier, {name}: {arm.name}", bar, text(arm, arms) + note, met,
                f"{COMMAND} --only {name}")  # fmt: skip
+
+
+def reached(gain: Interval, bar: float) -> bool | None:
+    """Whether a gain is at least `bar`; None where its interval holds both answers."""
+    if gain.low is None or gain.high is None or gain.low < bar <= gain.high:
+        return None
+    return gain.low >= bar
 
 
 def _advice(name: str, arms: list[ArmOutcome], changes: list[str]) -> Row:

@@ -159,7 +159,7 @@ def _table(part: Part, job: int) -> Array:
 
 
 def outcomes(parts: Sequence[Part]) -> list[ArmOutcome]:
-    """Every arm against the first, over the rounds of all parts."""
+    """Every arm against the baseline, over the rounds of all parts."""
     jobs, arms = parts[0].jobs, parts[0].schedule.arms
     sums = [_Sums(parts, job) for job in range(len(jobs))]
     paced = [index for index, job in enumerate(jobs) if job.paced] or list(range(len(jobs)))

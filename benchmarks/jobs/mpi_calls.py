@@ -23,7 +23,8 @@ import numpy as np
 from mpi4py import MPI
 
 import evenstep
-from evenstep.hooks.mpi.methods import Replacements
+from evenstep.hooks.mpi.methods import assign
+from evenstep.hooks.wrapping import replace_attribute
 
 CHUNK = 16  # more equal calls in a row would each be taken for a step
 LEARNT = 16  # chunks until what repeats is known, and a few more
@@ -87,9 +88,7 @@ def wrapped() -> Callable[[], None]:
     def method(communicator: Any, *args: Any, **kwargs: Any) -> Any:
         return original(communicator, *args, **kwargs)
 
-    replacements = Replacements()
-    replacements.replace(MPI.Comm, "Allreduce", method)
-    return replacements.restore
+    return replace_attribute(MPI.Comm, "Allreduce", method, assign)
 
 
 def main() -> None:

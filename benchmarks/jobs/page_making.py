@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.report.page.html import write
+from evenstep.report.page import html, sheet
 from evenstep.trace.loading import load
 
 
@@ -21,7 +21,7 @@ def main() -> None:
     trace = load(args.folder)
     diagnosis = diagnose(trace)
     begun = time.perf_counter()
-    write(diagnosis, trace, args.page, force=True)
+    sheet.write(args.page, html.render(diagnosis, trace))
     seconds = time.perf_counter() - begun
     print(json.dumps({"seconds": seconds, "bytes": args.page.stat().st_size}))
 
