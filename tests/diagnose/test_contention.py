@@ -86,7 +86,7 @@ def test_cores_that_the_loaders_of_the_ranks_need_are_told_from_those_of_others(
 
 def test_a_cause_is_no_surer_than_its_cost():
     """Of two steps the cost of too few cores may be nothing."""
-    finding = diagnose(sampled(crowded(1, steps=2))).findings[0]
+    (finding,) = diagnose(sampled(crowded(1, steps=2))).findings
     assert (finding.title, finding.options[0].low) == ("CPU oversubscription", 0.0)
     assert finding.confidence < 0.67  # 1 - exp(-1.5 value / (high - value))
 

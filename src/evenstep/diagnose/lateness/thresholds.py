@@ -54,9 +54,9 @@ def set_apart(excess: Array, event: float) -> bool:
 def chronic_ranks(
     excess: Array, grid: StepGrid, programs: Sequence[Array], *, contended: bool
 ) -> Array:
-    """Ranks whose excess is worth naming in most steps and whose median stands out of the noise
-    (one-sided, Bonferroni), where ranks compete for cores (`contended`) in nearly each step; or the
-    mean median of all ranks (columns) of a program, as of a pipeline's stage."""
+    """Ranks whose excess is in most steps worth naming and, where ranks compete for cores
+    (`contended`), beyond its own scatter, and whose median stands out of the noise (one-sided,
+    Bonferroni); or the mean median of all ranks (columns) of a program, as of a stage."""
     if len(excess) < FEWEST_STEPS:
         return np.zeros(grid.shape[1], bool)
     usual = np.quantile(excess, 1 - CHRONIC_STEPS, axis=0)

@@ -155,7 +155,6 @@ def _late_at_even_lengths(case: Case, batches: MicroBatches | None) -> Array:
 class WorkVariation(NamedTuple):
     """How work varies from step to step on each rank."""
 
-    ranks: Array
     spent: Array  # (steps, ranks): work over the usual
     correlation: float  # of the parts of a step's work
     deviation: float  # as a share of the work
@@ -175,16 +174,16 @@ def _forward_and_backward(case: Case) -> WorkVariation | None:
         linear(rank_values(spent), rank_values(_relative(phases[2]))) if phases[2].all() else 0.0
     )
     if max(shared, 0.0) ** 2 > MOST:  # of the variance
-        return WorkVariation(case.grid.ranks, spent, 0.0, deviation, 0.0)
+        return WorkVariation(spent, 0.0, deviation, 0.0)
     noise = 1 - (1 - noise) * (1 - max(shared, 0.0) ** 2)
     correlation = _alike(over[:, :, 0], over[:, :, 1])
-    return WorkVariation(case.grid.ranks, spent, correlation, deviation, noise)
+    return WorkVariation(spent, correlation, deviation, noise)
 
 
 def _stretches(case: Case) -> WorkVariation | None:
     """Variation of the own work between operations; None where there are not several long ones."""
-    graph, part = case.costs.graph, max(case.costs.parts, key=lambda part: part.rows.size)
-    own = part.by_place(graph.own_ns)
+    part = max(case.costs.parts, key=lambda part: part.rows.size)
+    own = part.by_place(case.costs.graph.own_ns)
     usual = np.median(own, axis=0)
     long = (usual > NAMED * usual.sum(axis=1, keepdims=True)).all(axis=0)
     if own.shape[1] < 2 or np.count_nonzero(long) < 2:
@@ -196,7 +195,7 @@ def _stretches(case: Case) -> WorkVariation | None:
     others = (spent[:, :, None] - weight * over) / (1 - weight)
     correlation = np.median([_alike(over[:, :, at], others[:, :, at]) for at in range(len(weight))])
     deviation = _usual_deviation(spent) * float(np.sqrt(1 - noise))
-    return WorkVariation(graph.ranks[part.lanes], spent, float(correlation), deviation, noise)
+    return WorkVariation(spent, float(correlation), deviation, noise)
 
 
 # by quartiles and by ranks, which a few late cells do not move: lengths differ in all batches
