@@ -52,6 +52,15 @@ def test_the_slow_rank_is_found_among_any_number(ranks, worst):
     assert finding.severity == pytest.approx(world.injected_share(), rel=0.1)
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("more", "named"), [(2 * MS, (3,)), (8 * MS, (3, 9))])
+def test_of_late_ranks_only_those_are_named_that_are_worth_mending(more, named, seed, worst):
+    """Where 3 is like the others, 9 is 2 ms later than these: hardly more than their noise."""
+    world = World(ranks=16, steps=120, noise=0.03, seed=seed)
+    finding = worst(world.slow(3, Phase.FORWARD, 20 * MS).slow(9, Phase.FORWARD, more))
+    assert tuple(finding.where.ranks) == named
+
+
 @styles
 def test_a_rotating_delay_is_nobodys_in_particular(world, worst):
     turn = np.eye(world.ranks)[np.arange(world.steps) % world.ranks]
