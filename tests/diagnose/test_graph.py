@@ -323,7 +323,7 @@ def test_what_a_device_computed_tells_what_it_waited_for():
             "lane": lanes, "step": steps, "enter_ns": enter, "operation": np.arange(24),
             "leave_ns": enter + np.where(lanes == 0, 6 * MS, MS // 2), "sends": lanes >= 0,
             "on_device": lanes >= 0, "computed_ns": steps * np.where(lanes == 0, 12.0, 17.5) * MS,
-            "kernel": np.arange(24),
+            "idled_ns": np.zeros(24), "freed_ns": np.zeros(24), "kernel": np.arange(24),
         }
     )  # fmt: skip
     nothing = np.zeros(24, np.int64)
@@ -349,6 +349,7 @@ def test_who_waits_on_a_real_device_for_a_late_loader_does_not_pass_for_a_slow_o
             "sends": lane >= 0, "enter_ns": enter * 1000, "leave_ns": leave * 1000,
             "slack_ns": slack * 1000, "computed_ns": np.full(len(lane), np.nan),
             "kernel": np.arange(len(lane)),
+            **{name: np.zeros(len(lane)) for name in ("idled_ns", "freed_ns")},
         }
     )  # fmt: skip
     nothing = np.zeros(operation.max() + 1, np.int64)
@@ -360,6 +361,32 @@ def test_who_waits_on_a_real_device_for_a_late_loader_does_not_pass_for_a_slow_o
     first = operation % 2 == 0
     assert (found.ahead[first] == 1).mean() > 0.9
     assert not found.worked[first].any()
+
+
+def test_a_device_that_was_idle_until_an_operation_was_over_waited_for_it():
+    """Steps of 20 ms: 3 of compute, idle until a message is over at 8, 4 more, and another one."""
+    lane, step, second = (each.ravel() for each in np.indices((2, 12, 2)))
+    done = 7 * MS * step
+    rows = Columns(
+        {
+            "lane": lane, "step": step, "enter_ns": 20 * MS * step + 12 * MS * second,
+            "operation": 2 * step + second, "on_device": lane >= 0, "sends": lane >= 0,
+            "leave_ns": 20 * MS * step + np.where(second, 13, 8) * MS,
+            "computed_ns": (done + 7 * MS * second).astype(float),
+            "idled_ns": np.where(second, 0.0, 5 * MS), "kernel": np.arange(48),
+            "freed_ns": np.where(second, 0.0, done + 3 * MS),
+        }
+    )  # fmt: skip
+    nothing = np.zeros(24, np.int64)
+    operations = Columns(
+        {"op": nothing + int(Op.SEND), "members": nothing + 2, "message": nothing > 0,
+         "root": nothing, "size_bytes": nothing}
+    )  # fmt: skip
+    found = infer_waits(rows, operations, rows.leave_ns)
+    first = second == 0
+    assert (found.ahead[first] == 1).all()
+    assert found.worked[first].all()
+    assert (found.since_ns - 20 * MS * step)[first].tolist() == [3 * MS] * 24
 
 
 def test_what_does_not_mark_its_place_comes_after_what_began_before_it():

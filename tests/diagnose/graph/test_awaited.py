@@ -7,7 +7,10 @@ from evenstep.diagnose.graph.awaited import (
     Awaited,
     _in_stream,
     _of_members,
+    _shares_by_idle_time,
+    _until_over,
     _waits_of_rows,
+    _work_done_after,
     entered_kinds,
     infer_waits,
     places_of,
@@ -57,6 +60,7 @@ def shares(*rows):
     [
         ([], 10, False),  # nothing waited for: all of it is work
         ([0.0], 4, False),  # from 6 on
+        ([0.5], 8, False),  # of 8, 4 before the wait and 4 from 6 on
         ([1.0], 10, False),  # after all of it: it was over by then
         ([0.0, 0.0], 3, False),  # the one before was over at 7 alone
     ],
@@ -74,6 +78,14 @@ def test_a_wait_after_all_work_hides_how_long_that_was():
     assert unseen.tolist() == [True, False]
 
 
+@pytest.mark.parametrize(("leave", "rows"), [(5.5, [6]), (6.5, [])])
+def test_who_was_idle_until_an_end_came_to_one_of_the_next_six_entries_then(leave, rows):
+    enter = np.arange(9) * MS
+    table = {"lane": 0 * enter, "enter_ns": enter, "leave_ns": enter + round(leave * MS)}
+    first, row = _until_over(Columns(table), np.array([0]))
+    assert (first.tolist(), row.tolist()) == ([0] * len(rows), rows)
+
+
 def test_what_a_device_computed_is_its_work_and_hides_nothing():
     work, unseen = gaps([10], [10], computed=[3]).work(shares([1.0]))
     assert (work / MS).tolist() == [3]
@@ -81,9 +93,9 @@ def test_what_a_device_computed_is_its_work_and_hides_nothing():
 
 
 def test_a_gap_lasts_until_every_wait_and_what_follows_it():
-    one = gaps([0, 0, 0], [[6, -9, 6], [11, 0, 0]])
-    lasts = one.expected(shares([0.0, 1.0]), np.full(3, 4.0 * MS))
-    assert (lasts / MS).tolist() == [11, 4, 10]  # 6 + 4 but until 11; work alone; 6 + 4
+    one = gaps([0, 0, 0], [[6, 1, 6], [9, 0, 0]])
+    lasts = one.expected(shares([0.5, 1.0]), np.full(3, 4.0 * MS))
+    assert (lasts / MS).tolist() == [9, 4, 8]  # 6 + 2 but until 9; work alone; 6 + 2
 
 
 @pytest.mark.parametrize(
@@ -146,17 +158,26 @@ def test_the_only_place_outside_of_backward_has_the_pace_of_the_whole_step():
     assert np.isnan(share[:4]).all()
 
 
+def test_a_part_of_work_is_reached_after_the_waits_before_it():
+    """Half of 8 ms of work, where a wait until 6 came before any of it."""
+    one = gaps([20], [[14], [6]])
+    found = _work_done_after(
+        one, shares([0.5, 0.0]), np.array([0.5]), np.array([8.0 * MS]), np.ones(1, bool)
+    )
+    assert (found / MS).tolist() == [10]
+
+
 def test_waits_of_rows_are_counted_in_entries_and_begin_with_their_work():
     """Three gaps of a lane: the second entry's operation is waited for at once; the first one's
-    after the work of the gap after next, 6 ms from when the second's is over at 3."""
+    after half of the work of the gap after next, 3 of 6 ms."""
     one = gaps([4, 9, 8], [[2, 3, -1], [-9, 5, 1]], kind=[0, 1, 2])
     never = dict.fromkeys(("on_device", "sends"), np.zeros(4, bool))
     rows = Columns({"enter_ns": np.array([0, 4, 13, 21]) * MS, "lane": np.zeros(4, int)} | never)
     rows = rows.with_column("leave_ns", np.zeros(4))
-    made = _waits_of_rows(rows, one, shares([], [0.0, 1.0], []))
+    made = _waits_of_rows(rows, one, shares([], [0.0, 0.5], []))
     assert made.ahead.tolist() == [2, 1, 0, 1]  # the last's is taken to be waited for
     assert made.worked.tolist() == [True, False, False, False]
-    assert (made.since_ns / MS).tolist() == [4 + 3 + 6, 4, 13, 21]
+    assert (made.since_ns / MS).tolist() == [4 + 6, 4, 13, 21]
 
 
 def test_messages_of_a_kernel_are_waited_for_by_what_follows_all_of_them():
@@ -215,6 +236,7 @@ def steps_of(enter, leave, **more):
         "operation": np.arange(enter.size), "on_device": np.zeros(enter.size, bool),
         "computed_ns": np.full(enter.size, NAN), "sends": np.zeros(enter.size, bool),
         "kernel": np.arange(enter.size),
+        **{name: np.zeros(enter.size, int) for name in ("idled_ns", "freed_ns")},
     }  # fmt: skip
     return Columns(rows | more)
 
@@ -308,7 +330,7 @@ def lane_rows(lane, step, enter, leave, **more):
         "leave_ns": np.array(leave) * MS, "operation": np.arange(count),
         "on_device": np.ones(count, bool), "sends": np.zeros(count, bool),
         "computed_ns": np.full(count, NAN), "kernel": np.arange(count),
-        "after": np.full(count, -1),
+        "idled_ns": np.zeros(count), "freed_ns": np.zeros(count), "after": np.full(count, -1),
     }  # fmt: skip
     return Columns(rows | more)
 
@@ -590,6 +612,21 @@ def test_a_loss_reduced_after_the_last_bucket_shows_that_compute_waits_for_that(
     rows, table = entries_of(enter, np.concatenate([np.stack([over] * 3), loss + 0.1], axis=2))
     made = infer_waits(rows, table, np.zeros(len(table)))
     assert made.ahead.reshape(3, -1)[:, :-5].tolist() == [[0, 0, 0, 1, 1] * 11] * 3
+
+
+def test_idle_compute_tells_after_which_share_of_its_work_it_waited():
+    """3 of 8 ms of compute, idle from 13 to 15 as the gather ends, then 5 more until 20."""
+    rows, _, _ = two(GATHER, REDUCE, (5, 4))
+    turn = np.tile([True, False], 12)
+    done = np.arange(24) * 8 * MS  # 8 in every gap
+    rows = rows.with_column("computed_ns", done.astype(float))
+    rows = rows.with_column("idled_ns", np.where(turn, 2.0 * MS, 0.0))
+    rows = rows.with_column("freed_ns", np.where(turn, done + 3.0 * MS, 0.0))
+    found = gaps_between(rows, rows.leave_ns, *[np.tile([0, 1], 12)] * 2)
+    share, told = _shares_by_idle_time(rows, found)
+    assert share[0, 0] == pytest.approx(3 / 8)
+    assert np.isnan(share[0, 1:]).all()
+    assert told.tolist() == [True, False]
 
 
 def test_gathers_that_hosts_hold_back_for_compute_tell_when_it_got_there():

@@ -5,6 +5,7 @@ import pytest
 
 from evenstep.diagnose.graph.streams import (
     idle_before,
+    idle_until_over,
     in_order,
     issue_line,
     kernels_before,
@@ -12,7 +13,7 @@ from evenstep.diagnose.graph.streams import (
     with_kernels,
     with_stream_order,
 )
-from evenstep.diagnose.graph.structure import row_numbers
+from evenstep.diagnose.graph.structure import Intervals, row_numbers
 from evenstep.trace.columns import Columns
 from tests.diagnose.synthetic import MS
 
@@ -159,6 +160,28 @@ def test_a_clock_that_wanders_is_followed_piece_by_piece():
     inner = slice(256 + 32, -32)  # between the middles of the first and the last piece
     off = on_one_clock(rows, 2).leave_ns[inner] - ends[32:-32]
     assert np.abs(off).max() <= 2500  # half of what 64 ends wander, at the turn
+
+
+@pytest.mark.parametrize(
+    ("enter", "leave", "idle"),
+    [
+        (12_000, 20_000, 8_000),  # compute until 10 and from 21 on: idle since the entry
+        (4_000, 20_000, 10_000),  # since compute ended
+        (4_000, 24_000, 14_000),  # it went on 3 µs before, as the end is known to that
+        (4_000, 24_001, 0),  # had gone on before
+        (22_000, 50_000, 20_000),  # from 70 on, as stamps of two streams cross by 20 µs
+        (22_000, 49_999, 0),
+    ],
+)
+def test_compute_waited_for_an_operation_where_it_was_idle_until_its_end(enter, leave, idle):
+    computes = Intervals(np.ones(3, int), np.array([0, 21, 70]) * US, np.array([10, 30, 80]) * US)
+    one = (np.array([at]) for at in (1, enter, leave))
+    assert idle_until_over(computes, *one).tolist() == [idle]
+
+
+def test_a_lane_without_compute_was_never_idle_for_anything():
+    none = Intervals(*np.zeros((3, 0), np.int64))
+    assert idle_until_over(none, np.array([0]), np.array([1]), np.array([9])).tolist() == [0]
 
 
 def _line(enter, issued, seen=None):

@@ -1,8 +1,9 @@
 """Waits of compute streams, which no record shows, inferred from when operations are entered.
 
-Between two entries a lane does its own work, or waits for an operation it entered before: at once
-or after all of its work. All work of a lane in a step has one pace; the waits that fit the paces of
-all places best are taken (a max-plus model of each gap, fitted by its mean absolute error).
+Between two entries a lane does its own work, or waits for an operation it entered before: at once,
+after a part of its work, or after all of it. All work of a lane in a step has one pace; the waits
+that fit the paces of all places best are taken (a max-plus model of each gap, fitted by its mean
+absolute error).
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from evenstep.diagnose.graph.gaps import (
     other_record,
     weighted_median,
 )
-from evenstep.diagnose.graph.streams import CROSSING_NS, TELLING
-from evenstep.diagnose.graph.structure import means, row_hash, row_numbers
+from evenstep.diagnose.graph.streams import AT_ONCE_NS, CROSSING_NS, TELLING
+from evenstep.diagnose.graph.structure import TimeLine, means, row_hash, row_numbers
 from evenstep.diagnose.levels import MINOR, MOST, NEARLY_ALL, SEVERAL
 from evenstep.trace.columns import Array, Columns, begins, finishes
 from evenstep.trace.spool.layout import Op
@@ -80,10 +81,12 @@ def shares_of(rows: Columns, operations: Columns, gaps: Gaps) -> Array:
     ):
         received &= (over <= 0) | rows.sends[first] | ~operations.message[rows.operation[first]]
     sure = (means(received, gaps.kind) > MOST) & (share[:, 0] == 0) & (usual[:, 0] == 0)
+    idle, told = _shares_by_idle_time(rows, gaps)
+    share = np.where(told[:, None], idle, share)
     follows = _in_stream(rows, gaps)
     share[follows] = np.nan
     share[follows, 0] = 0.0
-    return best_shares(gaps, share, sure | follows, usual)
+    return best_shares(gaps, share, sure | told | follows, usual)
 
 
 def _in_stream(rows: Columns, gaps: Gaps) -> Array:
@@ -169,6 +172,47 @@ def _shares_alike(rows: Columns, operations: Columns, gaps: Gaps) -> Array:
     return share
 
 
+def _shares_by_idle_time(rows: Columns, gaps: Gaps) -> tuple[Array, Array]:
+    """Shares by recorded idle time: compute that was idle until an operation was over waited for
+    it. Also, whether most of a kind's idle time is explained so."""
+    share = np.full((int(gaps.kind.max(initial=-1)) + 1, FURTHEST), np.nan)
+    first = np.flatnonzero(rows.idled_ns > 0)
+    if not len(first):
+        return share, np.zeros(len(share), bool)
+    idle = np.where(np.isnan(gaps.computed), 0.0, gaps.lasted - gaps.computed)
+    first, row = _until_over(rows, first)
+    gap = np.searchsorted(gaps.row, row)
+    since = np.maximum(rows.leave_ns[first] - rows.idled_ns[first], rows.enter_ns[row - 1])
+    length = np.maximum(rows.leave_ns[first] - since, 0)
+    part = (rows.freed_ns[first] - rows.computed_ns[row - 1]) / np.maximum(gaps.computed[gap], 1.0)
+    explained = np.minimum(np.bincount(gap, length, len(idle)), idle)
+    told = means(explained, gaps.kind) > MOST * means(idle, gaps.kind)
+    told &= means(idle, gaps.kind) > AT_ONCE_NS
+    place = gaps.kind[gap] * FURTHEST + row - first - 1
+    of_kind = np.bincount(gaps.kind[gap], length, len(share))
+    much = np.bincount(place, length, share.size).reshape(share.shape) > MINOR * of_kind[:, None]
+    usual = weighted_median(part, length, place, share.size)
+    share[much] = usual.reshape(share.shape)[much]
+    return _rounded(share), told
+
+
+def _until_over(rows: Columns, first: Array) -> tuple[Array, Array]:
+    """Those of the given rows in which the gap is known that their operation ended in, and the row
+    that follows that gap."""
+    entered = TimeLine(rows.lane, rows.enter_ns)
+    row = entered.before(rows.lane[first], rows.leave_ns[first] - AT_ONCE_NS - 1)
+    row = np.maximum(row, first + 1)
+    there = row < len(rows)
+    there[there] = rows.lane[row[there]] == rows.lane[first[there]]
+    there &= row - first <= FURTHEST
+    return first[there], row[there]
+
+
+def _rounded(part: Array) -> Array:
+    """Parts of a work, all or nothing where that is nearly so."""
+    return np.where(part < TELLING, 0.0, np.where(part > 1 - TELLING, 1.0, part))
+
+
 def _waits_of_rows(rows: Columns, gaps: Gaps, share: Array) -> Awaited:
     found, worked = np.zeros(len(rows), np.int64), np.zeros(len(rows), bool)
     since = rows.enter_ns.astype(np.int64)
@@ -180,24 +224,29 @@ def _waits_of_rows(rows: Columns, gaps: Gaps, share: Array) -> Awaited:
         if seen.any():  # what is hidden varies as what is seen does
             length[hidden] *= np.resize(work[seen] / length[seen], len(hidden))
         work[hidden] = np.minimum(work, length)[hidden]
-    held = np.zeros(len(work))
-    for over, part in gaps.waits(share):
-        held = np.where(part == 0, np.maximum(held, over), held)
-    done = np.rint(held + work).astype(np.int64)
     past = rows.on_device & (rows.leave_ns == 0) & ~rows.sends  # over before they were waited for
     for ahead in range(FURTHEST, 0, -1):
         part = share[gaps.kind, ahead - 1]
         waits = np.isfinite(part) & (gaps.lasted >= gaps.over[ahead - 1] - CROSSING_NS)
         waits &= np.isfinite(gaps.over[ahead - 1])
         waits[waits] = ~past[gaps.row[waits] - ahead]
-        first = gaps.row[waits] - ahead
-        found[first], worked[first] = ahead, part[waits] > 0
-        begun = np.where(worked[first], done[waits], 0)
-        since[first] = rows.enter_ns[first + ahead - 1] + begun
+        part, first = part[waits], gaps.row[waits] - ahead
+        found[first], worked[first] = ahead, part > 0
+        begun = _work_done_after(gaps, share, part, work, waits)
+        since[first] = rows.enter_ns[first + ahead - 1] + np.rint(begun).astype(np.int64)
     last = finishes(rows.lane)  # nothing tells what comes after
     idle = np.zeros(len(rows), bool)
     idle[gaps.row] = gaps.idle
     return Awaited(np.where(last & (found == 0), 1, found), worked, since, idle)
+
+
+def _work_done_after(gaps: Gaps, share: Array, part: Array, work: Array, which: Array) -> Array:
+    """How long after these gaps began that part of their work was done, held up by waits before."""
+    work, reached = work[which], part * work[which]
+    for over, sooner in gaps.waits(share):
+        held = np.where(sooner[which] < part, over[which] + (part - sooner[which]) * work, reached)
+        reached = np.maximum(reached, held)
+    return np.asarray(reached)
 
 
 def entered_kinds(rows: Columns, operations: Columns) -> Array:

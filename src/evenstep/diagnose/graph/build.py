@@ -105,9 +105,12 @@ def _restrict(found: Entries, kept: Array) -> Entries:
 
 
 def _with_compute(trace: Trace, ranks: Array, rows: Columns) -> Columns:
-    """The entries with `computed_ns`: how long their device had computed before, nan if unknown."""
+    """The entries with `computed_ns`, how long their device had computed before, nan if unknown;
+    `idled_ns`, how long it was idle until the operation was over; and `freed_ns`, how long it had
+    computed by then."""
     told = np.isin(ranks, entered_on_device(trace))[rows.lane] & rows.on_device
-    found: Array = np.full(len(rows), np.nan, np.float16)
+    unknown, never = np.full(len(rows), np.nan, np.float16), np.zeros(len(rows), np.int8)
+    found: dict[str, Array] = {"computed_ns": unknown, "idled_ns": never, "freed_ns": never}
     if told.any():
         spans = trace.of_kind(Kind.SPAN)
         named = np.array([name == COMPUTE for name in trace.names], bool)
@@ -115,9 +118,16 @@ def _with_compute(trace: Trace, ranks: Array, rows: Columns) -> Columns:
         lane = np.searchsorted(ranks, spans["rank"])
         computes = Intervals(lane, spans.device_enter_ns, spans.device_exit_ns)
         told &= np.isin(rows.lane, lane)
-        found = found.astype(float)
-        found[told] = length_before(computes, rows.lane[told], rows.enter_ns[told])
-    return rows.with_column("computed_ns", found)
+        own, enter, leave = rows.lane[told], rows.enter_ns[told], rows.leave_ns[told]
+        values = (
+            length_before(computes, own, enter),
+            streams.idle_until_over(computes, own, enter, leave),
+            length_before(computes, own, leave),
+        )
+        for name, value in zip(found, values, strict=True):
+            found[name] = found[name].astype(float)
+            found[name][told] = value
+    return rows.with_columns(**found)
 
 
 def _with_phase(trace: Trace, clocks: Clocks, ranks: Array, rows: Columns) -> Columns:

@@ -64,7 +64,8 @@ class Gaps(NamedTuple):
         work: Array = self.lasted
         unseen = self.idle
         for over, part in self.waits(share):
-            work = np.fmin(work, np.where(part == 0, self.lasted - over, np.nan))
+            rest = np.where(part < 1, 1 - part, np.nan)
+            work = np.fmin(work, (self.lasted - over) / rest)
             unseen = unseen | (part == 1) & (self.lasted <= over + self.soon)
         told = ~np.isnan(self.computed)
         return np.where(told, self.computed, np.maximum(work, 0.0)), unseen & ~told

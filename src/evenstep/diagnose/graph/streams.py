@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evenstep.diagnose.graph.structure import means, quantiles, row_hash, row_numbers
+from evenstep.diagnose.graph.structure import Intervals, means, quantiles, row_hash, row_numbers
 from evenstep.diagnose.levels import LOW, MINOR, MOST, NEARLY_ALL, SURE
 from evenstep.trace.clocks.bounds import largest_bound
 from evenstep.trace.columns import Array, Columns, begins, run_numbers, running_maximum
@@ -91,6 +91,25 @@ def on_one_clock(rows: Columns, lanes: int) -> Columns:
             np.minimum.at(ends[0], rows.operation[at], np.where(seen[at], leave[at], np.inf))
             waiting.remove(lane)
     return rows.with_column("enter_ns", enter).with_column("leave_ns", np.where(known, leave, 0))
+
+
+def idle_until_over(computes: Intervals, lane: Array, enter_ns: Array, leave_ns: Array) -> Array:
+    """How long the compute of a lane was idle until each of these operations was over, since it
+    was entered, where it went on at once then; else 0. ns."""
+    found = np.zeros(len(lane), np.int64)
+    if not len(computes.cell) or not len(lane):
+        return found
+    order = np.lexsort([computes.start, computes.cell])
+    low = min(int(computes.start.min()), int(enter_ns.min()))
+    width = max(int(computes.end.max()), int(leave_ns.max())) - low + 2 * CROSSING_NS
+    cell = computes.cell[order] * width - low
+    start = computes.start[order] + cell
+    done = np.append(-1, np.maximum.accumulate(computes.end[order] + cell))
+    own = lane * width - low
+    following = np.searchsorted(start, leave_ns + own - AT_ONCE_NS)
+    began = np.append(start, 2**62)[following]
+    length = leave_ns + own - np.maximum(done[following], enter_ns + own)
+    return np.where((began <= leave_ns + own + CROSSING_NS) & (length > 0), length, found)
 
 
 def idle_before(slack_ns: Array, lasted_ns: Array, place: Array) -> Array:
