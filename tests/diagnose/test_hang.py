@@ -103,6 +103,13 @@ def test_of_a_circle_its_ranks_are_named_and_not_who_waits_for_them():
     assert finding.where.ranks == [2, 3]
 
 
+def test_ranks_that_wait_for_each_other_apart_from_others_are_a_finding_of_their_own():
+    wait = {"kind": Kind.POINT_TO_POINT, "op": Op.RECV, "group_seq": 0}
+    trace = hung(World(), {rank: {**wait, "peer_or_root": rank ^ 1} for rank in range(4)})
+    titles = [one.title for one in diagnose(trace).findings if one.mode == "hang"]
+    assert titles == ["Ranks 0 and 1 wait for each other", "Ranks 2 and 3 wait for each other"]
+
+
 def test_who_left_out_a_message_that_it_makes_in_other_steps_keeps_the_others_waiting():
     """A step is two messages from rank 0 to rank 1, and one back. In the last, rank 1 receives one
     and sends, so that each waits in a send for the other."""

@@ -66,9 +66,18 @@ def hang(case: Case) -> list[Finding]:
     alike: dict[tuple[bool, Sequence[int]], list[Stuck]] = {}
     for number, place in enumerate(case.stuck):
         circle = bool(place.missing) and set(place.missing) <= held_up
-        those = () if circle else tuple(place.missing) or (-1 - number,)
-        alike.setdefault((circle, those), []).append(place)
+        those = _held_together(case.stuck, place) if circle else tuple(place.missing)
+        alike.setdefault((circle, those or (-1 - number,)), []).append(place)
     return [_of_places(case, each, circle=circle) for (circle, _), each in alike.items()]
+
+
+def _held_together(places: Sequence[Stuck], place: Stuck) -> tuple[int, ...]:
+    """The ranks that wait in an operation and for it, and all that are tied to these by others."""
+    ties = [{*one.waiting, *one.missing} for one in places]
+    found, wider = set[int](), {*place.waiting, *place.missing}
+    while found != wider:
+        found, wider = wider, wider.union(*(tie for tie in ties if tie & wider))
+    return tuple(sorted(found))
 
 
 def _of_places(case: Case, places: list[Stuck], *, circle: bool) -> Finding:
