@@ -20,7 +20,7 @@ LISTS = {"cli", "diagnose/modes", "scenario/presets"}
 MOST_OF_A_PREFIX = 3
 #: Lines a package may have. Raised only with a reason beside it.
 BUDGET = {
-    "agent": 6599,  # the token between hosts and on storage, one store client a node,
+    "agent": 6604,  # the token between hosts and on storage, one store client a node,
     # intervals of lateness, and windows that end with a step's first collective came;
     # what an action did is written when it is ended; events of compiled hooks reach the account;
     # a step marked beside an optimizer counts once; a file closed by the job is not ours any more,
@@ -30,12 +30,13 @@ BUDGET = {
     # what a step cost us, which hooks told before, is priced by samples of its own time; the place
     # of an exception that a loader's worker raised is told, and the line that called sys.exit;
     # whether batches come from workers is a fact, and live lines count waits for a core;
-    # checkpoints that stop training are told live, the script's line before its packages'
-    "attachment": 534, "cli": 4610, "compiled": 220,  # what needs no package
+    # checkpoints that stop training are told live, the script's line before its packages';
+    # a sample that waited for the interpreter's lock counts for those due meanwhile
+    "attachment": 534, "cli": 4608, "compiled": 220,  # what needs no package
     # is listed without any; a rank that raised is told before its libraries have ended, and who
     # left first before those that lost it; a command that failed before it attached is told;
     # a folder's only run is opened
-    "diagnose": 16005,  # no device begins what its host has yet to issue, in a replay too;
+    "diagnose": 15768,  # no device begins what its host has yet to issue, in a replay too;
     # kernels held by their queue are told from compute that waits; a device that lags by its last
     # kernel alone is idle; ranks of one program are late together; dumps tell what a queue hid;
     # gathers that hosts hold back, waits in a circle, roots that wait, files that are cut; work
@@ -59,19 +60,19 @@ BUDGET = {
     # whether a loader has workers
     "host": 1605,  # what the processes that ranks have started ask of the cores
     "pacing": 1594,
-    "probe": 1623,  # children that were started end when a later one cannot start
-    "report": 2906,  # steps that grow longer are told, also of a run that is healthy; and a number
+    "probe": 1616,  # children that were started end when a later one cannot start
+    "report": 2904,  # steps that grow longer are told, also of a run that is healthy; and a number
     # neither better nor worse has no word in a comparison; steps of one rank alone are told; runs
     # of different scripts are no curve
-    "reproduce": 1363,  # what a gather of ZeRO-3 took in 2021; many steps at once
+    "reproduce": 1351,  # what a gather of ZeRO-3 took in 2021; many steps at once
     "scenario": 1193,  # a layout that a kind of work does not have is refused, a field without
     # effect is told, of failures and prices too, and what contradicts itself
-    "simulate": 8487,  # other schedules and hybrid shards are calibrated, interleaved stages and
+    "simulate": 8455,  # other schedules and hybrid shards are calibrated, interleaved stages and
     # accumulation too; rings lie side by side on nodes of unequal size, on cards of their own;
     # announced seconds count rates to be solved; links of one size are calibrated;
     # waits last until the last entry, barriers and priorities are recorded
     "statistics": 775,  # tails of noise came from diagnose; pulses' chance over all periods
-    "importers": 10446,  # XPlane, OTF2 and TensorBoard's files came in; calls in order, shards;
+    "importers": 10366,  # XPlane, OTF2 and TensorBoard's files came in; calls in order, shards;
     # operations of a table by any name; partial reads of tables and timelines are said; groups that
     # no profile states follow from who leaves together; durations of a flight recorder's dumps;
     # calls of a table of durations that run behind others; calls of a dump lie where the rounds of
@@ -86,7 +87,7 @@ BUDGET = {
     # line of a log, waits for data in it, tables of the Ascend profiler; any number with a step's
     # unit, times on lines of their own, numbers of samples, latencies;
     # when a profile's hosts issued calls, and were blocked
-    "trace": 5771,  # what facts of a spool must look like is checked where they are read;
+    "trace": 5740,  # what facts of a spool must look like is checked where they are read;
     # which operations of a table follow which, and how it reduces, stands here for both; an event
     # table is a class of its own, in memory or on disk; whether a spool's process lives is one rule
     # and so is whether a descriptor is still ours; rows are numbered and grouped by their keys
@@ -98,7 +99,7 @@ BUDGET = {
     # are counted beyond the latest rank's own mean
     "workers": 279,
 }  # fmt: skip
-WHOLE = 75_804
+WHOLE = 75_407
 
 
 def imports(name):
