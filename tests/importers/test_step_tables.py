@@ -1077,3 +1077,13 @@ def test_rows_of_a_warm_up_are_left_out_unless_there_are_no_others(opened):
     assert "2 rows are of a warm-up (warmup): left out" in found.limits
     every = opened("step,step_time_s,warmup\n0,1,1\n1,2,1\n", "b.csv")
     assert len(steps(every)) == 2
+
+
+@pytest.mark.parametrize(
+    "head",
+    ["# of 12 March\n# two hosts, a and b\nstep,rank,step_time_ms\n",
+     "# of 12 March\n\n#step,rank,step_time_ms\n", "#step,rank,step_time_ms\n# by hand\n"],
+)  # fmt: skip
+def test_comments_above_a_table_are_no_names_but_the_last_may_be(opened, head):
+    """As numpy.savetxt writes its header."""
+    assert sorted(steps(opened(head + "".join(f"{s},{r},{ms}\n" for s, r, ms in ROWS)))) == READ

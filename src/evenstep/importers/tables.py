@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 PARQUET = b"PAR1"
 SEPARATORS = ",;\t|"
+_FIGURE = re.compile(r"[ \"']*[-+.]?\d")
 MOST_ROWS = 20_000_000
 RELATIVE = "norm"  # suffix of the names of normalized values
 UNITS_S = {
@@ -85,7 +86,7 @@ def table_file(source: SourceFile) -> TableFile | None:
         return TableFile(source.path, [str(name) for (name,) in found])
     head = source.head.removeprefix(BOM_UTF8).splitlines() or [b""]
     text = [line.decode("utf-8", "replace") for line in head]
-    at = next((n for n, line in enumerate(text) if line.strip(" #") and line[0] != "#"), 0)
+    at = _names_at(text)
     line = text[at].lstrip("# ")
     if line.startswith(("{", "[")):
         return _json_file(source, line)
@@ -99,6 +100,16 @@ def table_file(source: SourceFile) -> TableFile | None:
     names = [name.strip() for name in names]
     widest = max((len(row) for row in told if any(separator in one for one in row)), default=0)
     return TableFile(source.path, names, separator, at, widest == len(names))
+
+
+def _names_at(text: Sequence[str]) -> int:
+    """The line of a CSV that names its columns: the first, but for comments; or of these the last
+    with columns, above a row of numbers."""
+    first = next((n for n, line in enumerate(text) if line.strip(" #") and line[0] != "#"), 0)
+    separator = max(SEPARATORS, key=text[first].count)
+    most = text[first].count(separator)
+    named = [n for n in range(first) if 0 < text[n].count(separator) <= most]
+    return named[-1] if named and _FIGURE.match(text[first]) else first
 
 
 def _json_file(source: SourceFile, line: str) -> TableFile | None:
