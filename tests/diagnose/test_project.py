@@ -108,6 +108,20 @@ def test_one_slow_rank_costs_the_same_at_any_size(at):
     assert at(made, 64)["step_time_ns"]["value"] == pytest.approx(94.8 * MS, rel=0.005)
 
 
+@pytest.mark.parametrize("ranks", [8, 32])
+def test_segments_in_which_the_same_ranks_are_slow_vary_together(ranks):
+    """Eight barriers in a step; a rank's noise is that of its whole backward pass."""
+
+    def made(number):
+        return World(ranks=number, steps=200, style="blocking", buckets=8, noise=0.1, seed=number)
+
+    cut, step = segments(step_grid(made(8).trace())), step_grid(made(ranks).trace()).step_ns
+    assert cut.own_ns.shape[1] == 8
+    (point,) = forecast.project(cut, [ranks], growth(step_grid(made(8).trace())), strong=False)
+    assert point.cv.low < step.std() / step.mean() < point.cv.high
+    assert point.cv.value == pytest.approx(step.std() / step.mean(), rel=0.15)
+
+
 def test_a_slow_rank_that_also_varies_more_decides_the_cv(at):
     random, width = np.random.default_rng(0), np.where(np.arange(8) == 3, 4.0, 1.0)
     more = 10 + 30 * (width > 1) + width * random.standard_normal((STEPS, 8))

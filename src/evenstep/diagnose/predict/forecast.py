@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import ndtr
 
 from evenstep.allreduce import bus_factor, depth
 from evenstep.diagnose.graph.peers import between_barriers, peers
@@ -30,7 +31,7 @@ from evenstep.diagnose.levels import FEWEST, MINOR, SIGMAS
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.diagnose.measure.transfers import line_through, transfers
 from evenstep.statistics import tails
-from evenstep.statistics.interval import MAD_SIGMA, RESAMPLES, SEED, Estimate, blocks
+from evenstep.statistics.interval import BLOCK_STEPS, MAD_SIGMA, RESAMPLES, SEED, Estimate, blocks
 from evenstep.statistics.tails import TabulatedNoise
 from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Phase
@@ -195,7 +196,12 @@ class Segment:
     width: Array  # (ranks,) of a rank's independent part, 1 for the middle one
     shared_ns: Array  # (steps,) the part that all ranks share
     noise: TabulatedNoise  # independent part, of a rank of width 1
-    times: int  # number of segments that it stands for
+    members: Array  # indices of the step's segments that it stands for
+
+    @property
+    def times(self) -> int:
+        """Number of segments that it stands for."""
+        return len(self.members)
 
 
 @dataclass(slots=True)
@@ -207,6 +213,7 @@ class Model:
     unsteady_ns: Array  # extra time of steps with a checkpoint, 0 in the others
     units: float  # ranks that vary independently
     ranks: int
+    coupling: Array  # (segments, segments): makes normal draws as correlated as the maxima are
 
     def units_at(self, ranks: int) -> float:
         """So many of these ranks."""
@@ -217,7 +224,7 @@ def fit(cut: Segments, families: Sequence[str] = ()) -> Model:
     """Fit a model to measured segments; `families` fixes the family of each part's noise."""
     parts, order = [], np.argsort(cut.own_ns.mean(axis=(0, 2)), kind="stable")
     groups = np.array_split(order, min(len(order), MOST_SEGMENTS))  # neighbours in length
-    for index, members in enumerate(groups):
+    for index, members in enumerate(map(np.sort, groups)):
         own = cut.own_ns[:, members, :]
         usual = np.median(own, axis=0)
         each = [_common((own - usual)[:, at]) for at in range(len(members))]
@@ -225,10 +232,23 @@ def fit(cut: Segments, families: Sequence[str] = ()) -> Model:
         width = _widths(np.concatenate(apart))
         noise = np.concatenate(apart, axis=1) / np.tile(width, len(members))
         fitted = tails.fit(noise, families[index] if families else None)
-        parts.append(
-            Segment(usual.mean(axis=0), width, np.mean(shared, axis=0), fitted, len(members))
-        )
-    return Model(parts, cut.rest_ns, cut.unsteady, cut.units, cut.own_ns.shape[2])
+        parts.append(Segment(usual.mean(axis=0), width, np.mean(shared, axis=0), fitted, members))
+    coupling = _coupling(cut.own_ns.max(axis=2))
+    return Model(parts, cut.rest_ns, cut.unsteady, cut.units, cut.own_ns.shape[2], coupling)
+
+
+def _coupling(maxima: Array) -> Array:
+    """A root of the correlation between the segments' maxima (steps, segments): a rank that is slow
+    in one segment of a step is often slow in the next. Correlations within chance count as none."""
+    steps, number = maxima.shape
+    spread = maxima.std(axis=0)
+    if number < 2 or steps < 2 * BLOCK_STEPS or not (spread > 0).all():
+        return np.eye(number)
+    matrix = np.corrcoef(maxima, rowvar=False)
+    matrix[np.abs(matrix) < 3 / np.sqrt(steps)] = 0.0
+    value, vector = np.linalg.eigh(matrix)
+    root = vector * np.sqrt(np.maximum(value, 0))
+    return np.asarray(root / np.maximum(np.linalg.norm(root, axis=1), 1e-9)[:, None])
 
 
 def _widths(apart: Array) -> Array:
@@ -294,9 +314,10 @@ def _run(
     steps = len(model.unsteady_ns)
     source = random.integers(0, len(model.rest_ns), steps)
     total = np.zeros(steps)
+    level = ndtr(random.standard_normal((steps, len(model.coupling))) @ model.coupling.T)
     for part in model.parts:
         at, cdf = _maximum(part, _draw(part, ranks, random), model.units_at(ranks))
-        total += np.interp(random.random((steps, part.times)), cdf, at).sum(axis=1)
+        total += np.interp(level[:, part.members], cdf, at).sum(axis=1)
         total += part.times * part.shared_ns[source]
     work = total * (model.ranks / ranks if strong else 1.0)
     unsteady = random.choice(model.unsteady_ns, steps)
