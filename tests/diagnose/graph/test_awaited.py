@@ -18,7 +18,9 @@ from evenstep.diagnose.graph.awaited import (
 )
 from evenstep.diagnose.graph.gaps import (
     FURTHEST,
+    WHOLE,
     Gaps,
+    best_shares,
     clearly,
     fit_shares,
     gaps_between,
@@ -153,8 +155,25 @@ def test_the_only_place_outside_of_backward_has_the_pace_of_the_whole_step():
         cell=[2 * step + (place < 4) for step in range(steps) for place in range(5)],
     )
     never = shares([], [], [], [], [])
-    share, _ = fit_shares(found, never, np.ones(5, bool))
+    share, _ = fit_shares(found, never, np.ones(5, bool), WHOLE)
     assert share[4, 0] == 0
+    assert np.isnan(share[:4]).all()
+
+
+@pytest.mark.parametrize("part", [0.0, 1 / 3, 0.5, 0.75])
+def test_a_wait_is_found_after_the_part_of_the_work_that_it_comes_after(part):
+    """Four places of 8 ms of work in a step, and one of 12, a part of which comes before a wait
+    that is over after 2 to 40 ms."""
+    steps, over = 24, np.random.default_rng(0).uniform(2, 40, 24)
+    found = gaps(
+        [each for at in over for each in (8, 8, 8, 8, max(at, 12 * part) + 12 * (1 - part))],
+        [each for at in over for each in (-5, -5, -5, -5, at)],
+        kind=[0, 1, 2, 3, 4] * steps,
+        cell=[2 * step for step in range(steps) for _ in range(5)],
+    )
+    never = shares([], [], [], [], [])
+    share = best_shares(found, never, np.zeros(5, bool), never)
+    assert share[4, 0] == pytest.approx(part)
     assert np.isnan(share[:4]).all()
 
 

@@ -40,7 +40,7 @@ def drawn(random, count=14, kinds=4):
     share = np.full((kinds, FURTHEST), np.nan)
     for one in range(kinds):
         for ahead in random.choice(FURTHEST, random.integers(0, 3), replace=False):
-            share[one, ahead] = random.choice([0.0, 1.0])
+            share[one, ahead] = random.choice([0.0, 0.25, 0.5, 1.0])
     return gaps, share
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from evenstep.diagnose.graph.gaps import (
     FURTHEST,
+    WHOLE,
     Gaps,
     best_shares,
     fit_shares,
@@ -162,7 +163,7 @@ def _shares_alike(rows: Columns, operations: Columns, gaps: Gaps) -> Array:
     some = like.sample()
     known = int(some.kind.max(initial=-1)) + 1
     share, unseen = np.split(usual_shares(rows, operations, like), [known])
-    share = fit_shares(some, share, np.ones(known, bool))[0]
+    share = fit_shares(some, share, np.ones(known, bool), WHOLE)[0]
     share = np.concatenate([share, unseen])[gaps.pairs]
     entered = row_numbers(entered_kinds(rows, operations))
     for ahead in np.flatnonzero(~np.isnan(share).all(axis=0)):

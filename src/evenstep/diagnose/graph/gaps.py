@@ -16,6 +16,8 @@ from evenstep.trace.columns import Array, Columns, begins
 
 FURTHEST = 6  # entries after which an operation may still be waited for: a layer of experts has 5
 SURE = 0.15  # of a misfit: smaller improvements do not count
+WHOLE = (0.0, 1.0)  # shares of work, done before a wait; others only where these fit clearly worse
+SHARES = (0.0, 0.25, 1 / 3, 0.5, 2 / 3, 0.75, 1.0)  # as layers are cut
 LARGEST_WEIGHT = 1 / 3  # of a step's work: weight of one place in the pace
 PACE_ROUNDS = 4  # of fitting waits and computing paces in turn
 MOST_GAPS = 60_000  # that are fitted
@@ -166,30 +168,32 @@ def other_record(rows: Columns, row: Array) -> Array:
     return np.asarray((record[row - 1] > 0) & (record[row] > 0) & (np.diff(record)[row - 1] != 0))
 
 
-def best_shares(gaps: Gaps, share: Array, sure: Array, usual: Array) -> Array:
-    """The shares that fit the paces of lanes and steps best, searched from `share`, from `usual`
-    ones, from no waits and from waits at once; `share` unless another is clearly better. Those of
-    `sure` kinds stay."""
+def best_shares(gaps: Gaps, share: Array, sure: Array, *others: Array) -> Array:
+    """The shares that fit the paces of lanes and steps best, searched from `share`, from `others`,
+    from no waits and from waits at once; `share` unless another is clearly better. Those of `sure`
+    kinds stay."""
     some = gaps.sample()
     known = int(some.kind.max(initial=-1)) + 1  # the other kinds have no gap in it
     unseen, sure = share[known:], sure[:known]
     share = share[:known]
     never = np.full(share.shape, np.nan)
-    first, starts = share, [usual[:known], never, _with(never, 0, 0.0)]
-    share, misfit = fit_shares(some, share, ~sure)
+    first, starts = share, [*(one[:known] for one in others), never, _with(never, 0, 0.0)]
+    share, misfit = fit_shares(some, share, ~sure, WHOLE)
     for start in starts:
-        other, rest = fit_shares(some, np.where(sure[:, None], first, start), ~sure)
+        other, rest = fit_shares(some, np.where(sure[:, None], first, start), ~sure, WHOLE)
         better = clearly(rest, misfit, AT_ONCE_NS)
         share = np.where(better[:, None], other, share)
         misfit = np.where(better, rest, misfit)
-    return np.concatenate([share, unseen])
+    return np.concatenate([fit_shares(some, share, ~sure, SHARES)[0], unseen])
 
 
-def fit_shares(gaps: Gaps, share: Array, free: Array) -> tuple[Array, Array]:
-    """The share of each kind, changed for `free` kinds wherever others fit clearly better; and, of
-    each kind, the misfit of a gap in its steps."""
+def fit_shares(
+    gaps: Gaps, share: Array, free: Array, shares: tuple[float, ...]
+) -> tuple[Array, Array]:
+    """The share of each kind, changed for `free` kinds wherever others of `shares` fit clearly
+    better; and, of each kind, the misfit of a gap in its steps."""
     late = (gaps.over > np.minimum(gaps.lasted, 0.0) - AT_ONCE_NS).any(axis=1)  # others hold nobody
-    tries = [(ahead, part) for ahead in np.flatnonzero(late).tolist() for part in (0.0, 1.0)]
+    tries = [(ahead, part) for ahead in np.flatnonzero(late).tolist() for part in shares]
     following: dict[bytes, Array] = {}
     for _ in range(PACE_ROUNDS if tries else 0):
         if share.tobytes() not in following:
