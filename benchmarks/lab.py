@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.measure import Row
 from benchmarks.ranks import JobError
-from evenstep.errors import UsageError
+from evenstep.errors import EvenstepError
 from lab import scenario
 from lab.outcome import BASELINES, HARM, ArmOutcome, Interval, Part, outcomes
 from lab.page import percent
@@ -54,14 +54,14 @@ def measured(name: str, arms: list[str], changes: list[str], *, runs: int = 1) -
     """
     parts = []
     for seed in range(runs):
-        asked = scenario.load(SCENARIOS / f"{name}.toml", [*changes, f"seed={seed}"])
-        schedule = schedule_of(asked, arms)
         try:
+            asked = scenario.load(SCENARIOS / f"{name}.toml", [*changes, f"seed={seed}"])
+            schedule = schedule_of(asked, arms)
             with folder_for(None) as folder:
                 record = carry_out(asked, schedule, folder, _say)
                 steps = job_steps(asked, schedule, record, folder)
                 parts.append(Part(steps, schedule, record.whole))
-        except UsageError as error:
+        except EvenstepError as error:
             raise JobError(str(error)) from error
     return outcomes(parts)
 

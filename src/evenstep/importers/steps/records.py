@@ -80,7 +80,7 @@ def _sound(rows: Timed, limits: list[str]) -> Columns:
     good = (rows.rank >= 0) & (rows.rank < MOST_RANKS) & (rows.number >= 0) & (rows.number < 2**31)
     good &= (rows.seconds > 0) & (rows.seconds < LATEST_NS / 1e9 / max(len(rows.rank), 1))
     if not good.any():
-        raise TraceError("it has no row with a worker, a step and seconds")
+        raise TraceError("it has no row with a worker, a step and seconds (with a decimal point)")
     if not np.isin(rows.phase, [int(part) for part in WORK]).any():
         names = ", ".join(Phase(part).name.lower() for part in np.unique(rows.phase).tolist())
         raise TraceError(f"it has parts of steps only ({names}): add the seconds of whole steps")
