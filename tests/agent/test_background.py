@@ -1,11 +1,14 @@
 """What goes round on the background thread, without the thread."""
 
+import json
+import time
 from types import SimpleNamespace
 
 import pytest
 
 from evenstep.agent.background import EXCHANGE_S, SOONEST_S, Background, _soon_s
 from evenstep.agent.notes import Notes
+from evenstep.agent.pulse.vigil import Standstill
 from evenstep.agent.recording.phases import WORDS, Word
 from evenstep.agent.stacks import combine
 from evenstep.agent.step_work import FIRST_STEP_NS
@@ -94,6 +97,19 @@ def test_ranks_that_meet_again_share_in_the_store_of_now(background):
     background.connect(lambda: second, 2)
     assert background._store._store is second
     assert background._control.told == ["connect", "reconnect"]
+
+
+def test_where_a_rank_stands_still_is_told_in_the_store_of_the_latest_meeting(background):
+    first, second = FakeStore(), FakeStore()
+    for meeting, store in enumerate((first, second)):
+        background.connect(lambda store=store: store, meeting)
+    since_ns = time.monotonic_ns() - 10 * 10**9
+    stands = Standstill(5, since_ns, "all_reduce 7", "train.py:3 f")
+    background._alarm._standstill = lambda: stands
+    background._alarm.round()
+    assert not any("/still/" in key for key in first.values)
+    (note,) = (value for key, value in second.values.items() if "/still/" in key)
+    assert json.loads(note) == ["all_reduce 7", "train.py:3 f"]
 
 
 def test_a_store_that_is_gone_leaves_each_rank_to_itself(background):

@@ -397,3 +397,41 @@ def test_an_exception_that_ends_this_process_is_noted_when_the_trace_ends(record
     except KeyError:
         heartbeat.stop(1.0)
     assert facts(spool)["raised"]["type"] == "KeyError"
+
+
+@pytest.mark.parametrize("stood_ns", [0, 700])
+def test_a_rest_in_which_the_process_stood_is_recorded_with_its_step(recorder, spool, stood_ns):
+    recorder.words[Word.STEP] = 5
+    rests = []
+
+    def rest(*_):
+        rests.append(time.monotonic_ns())
+        heartbeat._stopping = len(rests) == 2
+        return stood_ns if len(rests) == 1 else 0
+
+    recorder.rest = rest
+    heartbeat = Heartbeat(recorder)
+    heartbeat.start()
+    heartbeat._thread.join()
+    heartbeat.stop(5.0)
+    spool.flush()
+    records = read_spool(spool.path).records
+    stops = records[records["kind"] == Kind.STOP]
+    assert stops["step"].tolist() == [5] * bool(stood_ns)
+    for stop in stops:
+        assert (stop["op"], stop["exit_ns"] - stop["enter_ns"]) == (0, 700)
+        assert rests[0] <= stop["exit_ns"] <= rests[1]
+
+
+def test_a_trace_stays_mapped_for_a_thread_that_cannot_be_ended(recorder, spool, monkeypatch):
+    kept, held = [], threading.Event()
+    monkeypatch.setattr(spool, "keep_mapped", lambda: kept.append(True))
+    recorder.rest = lambda *_: held.wait() and 0
+    heartbeat = Heartbeat(recorder)
+    heartbeat.start()
+    heartbeat.stop(0.0)
+    assert kept
+    held.set()
+    heartbeat._thread.join()
+    heartbeat.stop(5.0)
+    assert kept == [True]

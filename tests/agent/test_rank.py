@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from evenstep.agent.actions.action import Action
-from evenstep.agent.rank import Agent
+from evenstep.agent.rank import LOOK_STEPS, Agent
 from evenstep.agent.recording.entries import GroupState
 from evenstep.agent.recording.phases import Word
 from evenstep.agent.settings.config import load, resolve
@@ -346,6 +346,26 @@ def test_a_device_is_held_where_there_is_one_and_by_the_hooks_that_can(life, on_
     assert hooks.calls[-1] == ("hold", 5, 7)
 
 
+class Plain(Hooks):
+    """Hooks of a stack that computes on no device and paces nothing."""
+
+    def describe(self):
+        return {"mechanism": "plain"}
+
+
+def test_a_stack_without_a_device_holds_none_and_is_told_of_no_steps(life):
+    agent = life(Plain())
+    pace = agent._work.pace
+    assert pace.can_hold
+    assert pace.on_stream(5, 7) is False
+    assert agent._background.device_index is None
+    agent.gate_by(lambda: None)
+    agent.end_step(agent.recorder.began_ns + 1000)
+    assert agent.recorder.words[Word.ATTENDED] == 1 + LOOK_STEPS
+    agent.give_up(ValueError("ours"))
+    assert agent.failure == "ValueError: ours"
+
+
 @pytest.mark.parametrize(("rank", "asks"), [(0, ["link", "input", "save"]), (1, ["input", "save"])])
 def test_rank_0_asks_for_the_link_and_every_rank_for_storage(
     life, tmp_path, monkeypatch, rank, asks
@@ -425,3 +445,27 @@ def test_a_life_leaves_no_descriptor_open(tmp_path):
         agent.stop("over")
         counts.append(opened())
     assert counts[1:] == counts[1:2] * 3  # whatever the first has imported
+
+
+def test_what_is_to_be_known_of_its_file_is_in_the_trace(tmp_path, patient):
+    del patient
+    agent = made(tmp_path / "noted", stack_of(Everything()))
+    agent.spool.note = "the disk was nearly full"
+    agent.start()
+    agent.stop("over")
+    assert read_spool(agent.spool.path).facts["spool"] == "the disk was nearly full"
+
+
+def test_a_trace_whose_end_cannot_be_written_is_named(life, monkeypatch, caplog):
+    agent = life(Everything())
+    write = agent.spool.add_fact
+
+    def full(key, value):
+        if key == "closed":
+            raise OSError("no space left")
+        return write(key, value)
+
+    monkeypatch.setattr(agent.spool, "add_fact", full)
+    agent.stop("over")
+    (line,) = [one.getMessage() for one in caplog.records]
+    assert line == f"evenstep: the end of {agent.spool.path} is missing: no space left"

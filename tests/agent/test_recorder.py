@@ -9,6 +9,7 @@ import time
 import numpy as np
 import pytest
 
+from evenstep.agent.recording import entries
 from evenstep.agent.recording import recorder as recording
 from evenstep.agent.recording.entries import GroupState
 from evenstep.agent.recording.phases import (
@@ -28,6 +29,7 @@ from evenstep.agent.recording.recorder import (
 )
 from evenstep.host.resources import ResourceMeter, ResourceUse
 from evenstep.trace.reader import read_spool
+from evenstep.trace.spool import layout
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from evenstep.trace.spool.spool import Spool
 from evenstep.trace.spool.summary import COUNTERS
@@ -261,6 +263,7 @@ def test_each_record_of_a_step_lies_in_the_innermost_phase_it_began_in(recorder,
     moments = [at for at in (5, 10, 25, 40, 49, 50, 60) if at >= first]
     seqs = {at: issue(recorder, group, at) for at in moments}
     recorder.sample("host.load", -1, 1.0)
+    recorder.pause(start + 26, start + 27, 2, 44, called=False)
     for at, event in (
         (10, (recorder._clock.begins, Phase.BACKWARD)),
         (25, (recorder._clock.begins, Phase.CHECKPOINT)),
@@ -280,6 +283,8 @@ def test_each_record_of_a_step_lies_in_the_innermost_phase_it_began_in(recorder,
         at: inside.get(at) for at in moments
     }
     assert records(recorder, Kind.SAMPLE)["parent"].tolist() == [0]
+    (pause,) = records(recorder, Kind.PAUSE)
+    assert (phase[int(pause["parent"])], pause["payload"]) == (Phase.CHECKPOINT, 44)
 
 
 def test_pauses_are_of_the_step_they_began_in_and_told_in_order(recorder):
@@ -695,3 +700,42 @@ def test_a_group_is_entered_by_the_name_its_members_agree_on(recorder):
         "uid": made.uid, "name": "data parallel", "ranks": "0-2,5", "base": 7, "backend": "nccl",
     }  # fmt: skip
     assert told[plain.index]["name"] == "dp"
+
+
+def test_the_cost_of_events_is_measured_in_one_step_of_so_many(recorder):
+    sampled = []
+    for recorder.words[Word.STEP] in range(2 * recording.COST_SAMPLE + 1):
+        sampled.append(recorder.sampled)
+    one_of_so_many = [True, *[False] * (recording.COST_SAMPLE - 1)]
+    assert sampled == [*one_of_so_many, *one_of_so_many, True]
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_an_event_that_is_reported_gets_the_account_of_its_step_and_the_time(recorder, later):
+    recorder.defer(later=later)
+    told, before = [], time.monotonic_ns()
+    recorder.report(lambda clock, at_ns: told.append((clock, at_ns)))
+    assert bool(told) is not later
+    recorder.catch_up()
+    ((clock, at_ns),) = told
+    assert clock is recorder.clock
+    assert before <= at_ns <= time.monotonic_ns()
+
+
+def test_where_stores_may_overtake_each_other_a_record_is_valid_behind_a_fence(
+    recorder, group, monkeypatch
+):
+    words, capacity = recorder.spool.words, recorder.spool.regions.ring_capacity
+    seen = []
+    monkeypatch.setattr(entries, "fence", lambda: seen.append((words[0], words[layout.WORD_ENTER])))
+    collective = entries.collective_recorder(
+        recorder.spool.slots, recorder.clock, training=recorder.ident, thread_of=recorder.thread,
+        blocks=recorder._blocks,
+    )  # fmt: skip
+    for number in range(capacity + 1):  # the last one overwrites the first
+        collective(100 + number, group, Op.ALL_REDUCE, 4, 4, Flag.ASYNC, -1, 1)
+        if number == 0:
+            assert words[0] == 1
+    assert words[0] == capacity + 1
+    assert seen[:2] == [(0, 0), (0, 100)]
+    assert seen[-2:] == [(0, 100), (0, 100 + capacity)]

@@ -160,6 +160,16 @@ def test_a_step_that_is_overdue_is_looked_at(watched):
     assert len(written()) == 1
 
 
+def test_a_look_that_was_asked_for_when_a_step_lasts_too_long_is_taken(watched):
+    watch, recorder, written = watched
+    start = begins(recorder, monotonic_ns())
+    _, overdue_ns = watch.look(start)
+    again_ns, _ = watch.look(start + overdue_ns)
+    assert again_ns > start + overdue_ns  # a burst has begun, whose next look is due later
+    through(watch, again_ns, again_ns + 100 * MS)
+    assert int(written()[0][1]["enter_ns"]) == start + overdue_ns
+
+
 def test_steps_in_time_are_left_alone_most_of_the_time(watched):
     watch, recorder, _ = watched
     start = monotonic_ns()

@@ -280,10 +280,16 @@ def test_without_a_board_there_are_no_turns_and_it_is_said(job):
     def none():
         raise EvenstepError("no board in /dev/shm: full")
 
-    job.conductor.make_turns = none
-    job.conductor.ask(["token"], 1)
-    assert not job.conductor.acts
-    assert read_spool(job.spool.path).facts["token"] == "no board in /dev/shm: full"
+    def one_and_none():
+        yield LinkToken(job.recorder, job.conductor.budget, group="team", gate_by=job.gate_by)
+        none()
+
+    for job.conductor.make_turns in (none, one_and_none):
+        job.conductor.ask(["token"], 1)
+        assert not job.conductor.acts
+        assert job.gate is None
+        assert job.recorder.clock.turns == []
+        assert read_spool(job.spool.path).facts["token"] == "no board in /dev/shm: full"
 
 
 @pytest.mark.parametrize("first", [True, False])
