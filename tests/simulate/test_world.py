@@ -3,6 +3,7 @@
 import resource
 import weakref
 from dataclasses import astuple
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -303,6 +304,32 @@ def test_messages_of_one_sender_over_links_of_its_own_take_fair_shares(seed):
         assert world.run(1 << 40) == STUCK
         found.append(world.take(0)[1])
     np.testing.assert_allclose(*found, rtol=1e-12)
+
+
+class _Counting(PythonWorld):
+    """Counts the rates that change."""
+
+    changed = 0
+
+    def _share(self):
+        before = {one: one.rate for one in self._flying}
+        super()._share()
+        self.changed += sum(abs(one.rate / before[one] - 1) > 1e-12 if before[one] else 1
+                            for one in self._flying)  # fmt: skip
+
+
+def test_only_rates_that_change_are_solved_and_each_once():
+    worlds = {CompiledWorld: [], _Counting: []}
+
+    def kept(make, *given):
+        worlds[make].append(make(*given))
+        return worlds[make][-1]
+
+    for seed in range(40):
+        for make in worlds:
+            Drawn(seed).told(partial(kept, make))
+    solved = sum(world.rated for world in worlds[CompiledWorld])
+    assert 0 < solved <= sum(world.changed for world in worlds[_Counting])
 
 
 @pytest.mark.parametrize("make", [CompiledWorld, PythonWorld])

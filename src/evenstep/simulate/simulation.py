@@ -47,7 +47,7 @@ AT_A_TIME = 1_000_000  # messages, between two looks at what is finished
 AHEAD = 8  # steps that a neighbour is fed at a time: they depend on no time
 #: Seconds on one core of a message that meets no others, of one that may, of a rate solved for one
 #: as others come and go, of a rank's operation; and such rates of a message, where no step tells.
-ALONE_S, MESSAGE_S, RATE_S, OPERATION_S, RATES = 5e-8, 2.5e-7, 8e-8, 1e-7, 16
+ALONE_S, MESSAGE_S, RATE_S, OPERATION_S, RATES = 5e-8, 1e-7, 1.2e-7, 1e-7, 8
 
 
 @dataclass(frozen=True)

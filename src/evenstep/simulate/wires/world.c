@@ -185,19 +185,21 @@ typedef struct {
     i32 *active, count, room, stopped; /* stopped: messages whose bottleneck it is */
     i32 mark, at;                      /* while rates are solved: seen, and its place in `filling` */
     double capacity, load, steady, peak;
+    double fair;  /* of the capacity: for messages without a steady rate */
+    double level; /* of messages that it stopped: what each unit of weight has */
     int dirty, all;
     Point **point; /* trains on it */
     i32 points, point_room;
 } Link;
 
-typedef struct { /* of a link, while rates are solved: capacity for members, and what is left of it */
-    double left, rest;
-    double weigh, heavy; /* weight of all members on it; of those not frozen */
-    double top;          /* highest level of frozen members */
-    i32 link, on, unfrozen, head;
+typedef struct { /* of a link, while rates are solved */
+    double rest, heavy; /* what is left of it; weight of members not frozen */
+    i32 link, on, unfrozen, head; /* on: its members */
+    i32 held; /* other messages that it stopped so far */
+    int is_searched; /* for messages that have more than it leaves */
 } Filling;
 typedef struct { /* a message whose rate is solved */
-    double rate, weight, limit; /* limit: of the narrowest link without other members */
+    double rate, weight, limit; /* limit: of the narrowest link without other messages */
     i32 active, own, stop;      /* own: that link, -1: none that others may be on */
     i32 seat, last;             /* its seats: from `seat` to before `last` */
 } Member;
@@ -261,7 +263,7 @@ typedef struct {
     Member *member;
     Seat *seats;
     Heap levels; /* links by level */
-    i32 stamp, seat_count, seat_room;
+    i32 stamp, seat_count, seat_room, members, touched;
     /* and of recurrences */
     double *here, *there, *sum;
     i32 space;
@@ -398,7 +400,7 @@ World *world_new(i64 links, const double *capacity, double goodput, i64 jobs, co
     w->links = (i32)links, w->jobs = (i32)jobs, w->goodput = goodput;
     w->streams = (i32)streams;
     w->link = allocate(links, sizeof(Link));
-    for (i64 l = 0; l < links; l++) w->link[l].capacity = capacity[l];
+    for (i64 l = 0; l < links; l++) w->link[l].capacity = w->link[l].fair = capacity[l];
     w->job = allocate(jobs, sizeof(Job));
     for (i64 j = 0; j < jobs; j++) {
         w->job[j].first = w->ranks, w->job[j].ranks = (i32)job_ranks[j];
@@ -697,126 +699,123 @@ static void mark_dirty(World *w, i32 l, int all) {
     Link *link = &w->link[l];
     if (!link->dirty) link->dirty = 1, w->dirty[w->dirty_count++] = l;
     link->all |= all;
+    if (all) link->fair = available(w, l);
 }
-static void include(World *w, i32 *count, i32 a) {
+/* Whether only one message is on a link: then this is a limit of its own. */
+static int is_lonely(const World *w, const Filling *at) { return w->link[at->link].count == 1; }
+
+/* Let a message's rate be solved: give back to its links what it has there. */
+static void include(World *w, i32 a) {
     Active *x = &w->active[a];
     if (x->seen == w->stamp) return;
     x->seen = w->stamp;
-    w->member[(*count)++] = (Member){.weight = x->weight, .active = a};
-}
-
-/* Collect the links of members from `from` on, what other messages leave of each, and its members. */
-static i32 gather(World *w, i32 from, i32 count, i32 touched) {
-    for (i32 i = from; i < count; i++) {
-        Member *m = &w->member[i];
-        const Active *x = &w->active[m->active];
-        if (w->seat_count + x->hops > w->seat_room)
-            w->seats = resize(w->seats, w->seat_room = 2 * w->seat_room + x->hops + 64, sizeof(Seat));
-        m->seat = w->seat_count;
-        for (i32 h = 0; h < x->hops; h++) {
-            Link *link = &w->link[x->link[h]];
-            if (link->mark != w->stamp) {
-                link->mark = w->stamp, link->at = touched++;
-                w->filling[link->at] = (Filling){
-                    .left = available(w, x->link[h]) - link->load, .link = x->link[h], .head = -1};
-            }
-            Filling *at = &w->filling[link->at];
-            at->left += x->rate, at->on++, at->weigh += m->weight;
-            w->seats[w->seat_count] = (Seat){i, link->at, at->head}, at->head = w->seat_count++;
+    i32 number = w->members++, seat = w->seat_count, hops = x->hops, own = -1;
+    double rate = x->rate, weight = x->weight, limit = x->stage->own[x->message];
+    if (seat + hops > w->seat_room)
+        w->seats = resize(w->seats, w->seat_room = 2 * w->seat_room + hops + 64, sizeof(Seat));
+    for (i32 h = 0; h < hops; h++) {
+        i32 l = x->link[h];
+        Link *link = &w->link[l];
+        if (link->mark != w->stamp) {
+            link->mark = w->stamp, link->at = w->touched++;
+            w->filling[link->at] = (Filling){
+                .rest = link->fair - link->load, .held = link->stopped, .link = l, .head = -1};
         }
-        m->last = w->seat_count;
+        Filling *at = &w->filling[link->at];
+        at->rest += rate, at->on++, at->unfrozen++, at->heavy += weight;
+        at->held -= x->bottleneck == l;
+        w->seats[seat + h] = (Seat){number, link->at, at->head}, at->head = seat + h;
+        if (link->count == 1 && at->rest < limit) limit = at->rest, own = l;
     }
-    return touched;
+    w->seat_count = seat + hops;
+    w->member[number] = (Member){-1, weight, larger(limit, 0), a, own, -1, seat, seat + hops};
 }
 
 static void freeze(World *w, Member *m, double rate, i32 stop) {
-    double level = rate / m->weight;
     m->rate = rate, m->stop = stop;
     for (i32 k = m->seat; k < m->last; k++) {
         Filling *at = &w->filling[w->seats[k].at];
         at->rest -= rate, at->unfrozen--, at->heavy -= m->weight;
-        if (level > at->top) at->top = level;
     }
 }
 
-/* Find the narrowest of the links of its own, and of those without other members. */
-static void find_limit(World *w, Member *m) {
-    const Active *x = &w->active[m->active];
-    m->rate = -1, m->own = -1, m->limit = x->stage->own[x->message];
-    for (i32 k = m->seat; k < m->last; k++) {
-        const Filling *at = &w->filling[w->seats[k].at];
-        if (at->on == 1 && at->left < m->limit) m->limit = at->left, m->own = at->link;
-    }
-    m->limit = larger(m->limit, 0);
+/* What a link leaves to each unit of weight not frozen. */
+static double level_of(const Filling *at) {
+    return at->unfrozen ? larger(at->rest, 0) / at->heavy : INFINITY;
+}
+/* The level at which a link stops its members, or no longer stops those that it held so far. */
+static double turn_of(const World *w, const Filling *at) {
+    double level = level_of(at), held = at->held ? w->link[at->link].level : INFINITY;
+    return smaller(level, held);
 }
 
-/* Progressive filling (Bertsekas & Gallager 1992, 6.5.2) of what other messages leave. The heap has
-   only links shared by members; a link that stops one member is checked when that member's turn
-   comes. */
-static void fill(World *w, i32 count, i32 touched) {
+/* Include messages on a link that it held, or those with more than `level`; whether there were any. */
+static int widen(World *w, i32 t, double level) {
+    i32 l = w->filling[t].link, known = w->members, seat = w->seat_count;
+    const Link *link = &w->link[l];
+    if (w->filling[t].on == link->count) return 0;
+    for (i32 k = 0; k < link->count; k++) {
+        const Active *x = &w->active[link->active[k]];
+        if (x->seen == w->stamp || !x->weight) continue;
+        if (level < 0 ? x->bottleneck == l : x->rate > level * (1 + EQUAL) * x->weight)
+            include(w, link->active[k]);
+    }
+    for (; seat < w->seat_count; seat++) {
+        const Filling *at = &w->filling[t = w->seats[seat].at];
+        if (is_lonely(w, at)) continue;
+        double turn = turn_of(w, at);
+        i32 place = w->levels.place[t];
+        if (place < 0 || turn < w->levels.entry[place].key) heap_set(&w->levels, t, turn);
+    }
+    return w->members > known;
+}
+
+/* Freeze members at the level that link t leaves; those first that something of their own stops. */
+static void stop_members(World *w, i32 t, double level) {
+    Filling *at = &w->filling[t];
+    int stopped = 0;
+    for (i32 k = at->head; k >= 0; k = w->seats[k].next) {
+        Member *m = &w->member[w->seats[k].member];
+        if (m->rate >= 0 || m->limit >= level * m->weight) continue;
+        freeze(w, m, m->limit, m->own);
+        stopped = 1;
+    }
+    if (stopped) return;
+    if (!at->is_searched) { /* what has more here is to have less: it was there at no lower level */
+        at->is_searched = 1;
+        if (widen(w, t, level)) return;
+    }
+    for (i32 k = at->head; k >= 0; k = w->seats[k].next) {
+        Member *m = &w->member[w->seats[k].member];
+        if (m->rate < 0) freeze(w, m, level * m->weight, at->link);
+    }
+    heap_drop(&w->levels, t), at->held = 0;
+}
+
+/* Progressive filling (Bertsekas & Gallager 1992, 6.5.2) of what other messages leave. Links have
+   their turn by level, so that one that holds other messages, or finds some with more than it can
+   leave, includes them before anything is decided above their level: nothing is solved twice. */
+static void fill(World *w) {
     Heap *heap = &w->levels; /* empty */
-    Member *member = w->member;
-    for (i32 t = 0; t < touched; t++) {
-        Filling *at = &w->filling[t];
-        at->rest = at->left, at->unfrozen = at->on, at->heavy = at->weigh, at->top = 0;
-        if (at->on > 1) heap_set(heap, t, larger(at->rest, 0) / at->heavy);
-    }
-    for (i32 i = 0; i < count; i++) find_limit(w, &member[i]);
+    for (i32 t = 0; t < w->touched; t++)
+        if (!is_lonely(w, &w->filling[t])) heap_set(heap, t, turn_of(w, &w->filling[t]));
     while (heap->count) {
         i32 t = heap->entry[0].item;
         Filling *at = &w->filling[t];
-        if (!at->unfrozen) {
+        double level = level_of(at), turn = turn_of(w, at);
+        if (turn == INFINITY) {
             heap_drop(heap, t);
-            continue;
-        }
-        double level = larger(at->rest, 0) / at->heavy;
-        if (level > heap->entry[0].key) { /* what was frozen since has left more to each */
-            heap_set(heap, t, level);
-            if (heap->entry[0].item != t) continue;
-        }
-        int stopped = 0; /* before, by a link of their own */
-        for (i32 k = at->head; k >= 0; k = w->seats[k].next) {
-            Member *m = &member[w->seats[k].member];
-            if (m->rate >= 0 || m->limit >= level * m->weight) continue;
-            freeze(w, m, m->limit, m->own);
-            stopped = 1;
-        }
-        for (i32 k = at->head; k >= 0 && !stopped; k = w->seats[k].next) {
-            Member *m = &member[w->seats[k].member];
-            if (m->rate < 0) freeze(w, m, level * m->weight, at->link);
+        } else if (turn > heap->entry[0].key) { /* what was frozen since has left more to each */
+            heap_set(heap, t, turn);
+        } else if (level > turn * (1 + EQUAL)) {
+            if (at->unfrozen || at->rest > EQUAL * w->link[at->link].fair) widen(w, t, -1);
+            at->held = 0;
+        } else {
+            stop_members(w, t, level);
         }
     }
-    for (Member *m = member; m < member + count; m++)
+    for (Member *m = w->member; m < w->member + w->members; m++)
         if (m->rate < 0) freeze(w, m, m->limit, m->own);
-}
-
-/* Add messages whose bottleneck no longer stops them; return the number of members. */
-static i32 widen(World *w, i32 touched, i32 count) {
-    for (i32 t = 0; t < touched; t++) {
-        const Filling *at = &w->filling[t];
-        i32 l = at->link;
-        const Link *link = &w->link[l];
-        if (at->on == link->count) continue;
-        double level = -1;
-        i32 stopped = link->stopped;
-        for (i32 k = at->head; k >= 0; k = w->seats[k].next) {
-            const Member *m = &w->member[w->seats[k].member];
-            if (m->stop == l) level = m->rate / m->weight;
-            stopped -= w->active[m->active].bottleneck == l;
-        }
-        if (level < 0 && !stopped) continue;
-        int full = at->rest <= EQUAL * available(w, l);
-        for (i32 k = 0; k < link->count; k++) {
-            i32 a = link->active[k];
-            const Active *x = &w->active[a];
-            if (x->seen == w->stamp || !x->weight) continue;
-            double own = x->rate / x->weight;
-            if (level >= 0 && own > level * (1 + EQUAL)) include(w, &count, a);
-            else if (x->bottleneck == l && (!full || at->top > own * (1 + EQUAL)))
-                include(w, &count, a);
-        }
-    }
-    return count;
 }
 
 static void set_rate(World *w, i32 a, double rate) {
@@ -828,19 +827,19 @@ static void set_rate(World *w, i32 a, double rate) {
     heap_set(&w->endings, a, w->now + larger(x->left, 0) / (lasting ? 1 : rate));
 }
 
-static void settle(World *w, i32 count, i32 touched) {
-    for (i32 i = 0; i < count; i++) {
+static void settle(World *w) {
+    for (i32 i = 0; i < w->members; i++) {
         const Member *m = &w->member[i];
         Active *x = &w->active[m->active];
         if (x->bottleneck >= 0) w->link[x->bottleneck].stopped--;
         x->bottleneck = m->stop;
-        if (m->stop >= 0) w->link[m->stop].stopped++;
+        if (m->stop >= 0) w->link[m->stop].stopped++, w->link[m->stop].level = m->rate / m->weight;
         double change = m->rate - x->rate;
         if (w->endings.place[m->active] >= 0 && fabs(change) <= 1e-14 * x->rate) continue;
         for (i32 h = 0; h < x->hops; h++) w->link[x->link[h]].load += change;
         set_rate(w, m->active, m->rate);
     }
-    for (i32 t = 0; t < touched; t++) {
+    for (i32 t = 0; t < w->touched; t++) {
         Link *link = &w->link[w->filling[t].link];
         link->peak = larger(link->peak, link->load + link->steady);
     }
@@ -856,7 +855,7 @@ static int runs_alone(World *w, i32 a) {
         Link *link = &w->link[x->link[h]];
         link->load = rate, link->peak = larger(link->peak, link->load);
         if (x->bottleneck < 0 && link->capacity == rate)
-            x->bottleneck = x->link[h], link->stopped = 1;
+            x->bottleneck = x->link[h], link->stopped = 1, link->level = rate / x->weight;
     }
     set_rate(w, a, rate);
     return 1;
@@ -865,12 +864,11 @@ static int runs_alone(World *w, i32 a) {
 static void retime_trains(World *w);
 
 static void share(World *w) {
-    i32 count = 0;
     retime_trains(w);
-    w->stamp++, w->seat_count = 0;
+    w->stamp++, w->seat_count = w->members = w->touched = 0;
     for (i32 i = 0; i < w->fresh_count; i++) {
         i32 a = w->fresh[i];
-        if (!w->active[a].pair && !runs_alone(w, a)) include(w, &count, a);
+        if (!w->active[a].pair && !runs_alone(w, a)) include(w, a);
     }
     for (i32 d = 0; d < w->dirty_count; d++) {
         i32 l = w->dirty[d];
@@ -878,17 +876,14 @@ static void share(World *w) {
         for (i32 k = 0; k < link->count; k++) {
             Active *x = &w->active[link->active[k]];
             if (!x->weight) continue;
-            if (link->all || x->bottleneck == l) include(w, &count, link->active[k]);
+            if (link->all || x->bottleneck == l) include(w, link->active[k]);
         }
         link->dirty = link->all = 0;
     }
     w->fresh_count = w->dirty_count = 0;
-    for (i32 known = 0, touched = 0; count > known;) {
-        touched = gather(w, known, count, touched);
-        fill(w, count, touched), w->rated += count;
-        known = count, count = widen(w, touched, count);
-        if (count == known) settle(w, count, touched);
-    }
+    if (!w->members) return;
+    fill(w), settle(w);
+    w->rated += w->members;
 }
 
 /* -- the network: messages ---------------------------------------------------------------------- */
@@ -1633,7 +1628,7 @@ static void train_goes(World *w, Point *p, double rate, i32 partner, double besi
             Link *link = &w->link[x->link[h]];
             link->load += p->apart - x->rate;
             if (x->bottleneck < 0 && link->capacity == p->apart)
-                x->bottleneck = x->link[h], link->stopped = 1;
+                x->bottleneck = x->link[h], link->stopped = 1, link->level = p->apart;
         }
         x->rate = p->apart;
         x->stage->peak[x->message] = larger(x->stage->peak[x->message], x->rate);
