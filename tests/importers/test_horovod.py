@@ -6,7 +6,9 @@ import pytest
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.errors import TraceError
+from evenstep.importers import horovod
 from evenstep.importers.opening import open_trace
+from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.spool.layout import Kind, Op
 
 STEP_US, LATE_US, WORLD, STEPS, LATE = 10_000, 2_000, 3, 30, 1
@@ -74,6 +76,77 @@ def test_a_collective_that_ends_at_no_time_of_a_clock_is_left_out(tmp_path, trac
     (tmp_path / "far.json").write_text(json.dumps(rows))
     found = open_trace([tmp_path / "far.json"])
     assert len(found.of_kind(Kind.COLLECTIVE)) == len(trace.of_kind(Kind.COLLECTIVE)) - WORLD
+
+
+def timeline(path, rows):
+    path.write_text(json.dumps(list(rows)))
+    return path
+
+
+def test_collectives_that_not_all_ranks_are_marked_for_are_left_out_and_counted(tmp_path):
+    rows = list(events())
+    marks = [at for at, row in enumerate(rows) if row["name" if "name" in row else "ph"] == "2"]
+    for at in marks[5:8]:
+        rows[at]["name"] = "2b"
+    trace = open_trace([timeline(tmp_path / "a.json", rows)])
+    assert len(trace.of_kind(Kind.COLLECTIVE)) == (2 * STEPS - 3) * WORLD
+    assert f"3 of {2 * STEPS} collectives are not marked by all ranks: left out" in trace.limits
+
+
+@pytest.mark.parametrize(
+    ("rank", "at_us", "counts"),
+    [(MOST_RANKS - 1, 0, True), (MOST_RANKS, 0, False), (7, -1, False), (7, 1e300, False)],
+)
+def test_a_mark_of_no_rank_or_of_no_time_is_none(tmp_path, rank, at_us, counts):
+    rows = list(events())
+    more = {"ph": "X", "name": str(rank), "ts": at_us, "pid": 0}
+    rows[3:3] = [more, {**more, "ts": 5_000}]  # the first mark of a rank counts
+    trace = open_trace([timeline(tmp_path / "a.json", rows)])
+    seen = rank < MOST_RANKS
+    assert (rank in trace.ranks) is seen
+    if seen:
+        calls = trace.of_kind(Kind.COLLECTIVE)
+        entered = calls.enter_ns[calls["rank"] == rank] - calls.enter_ns.min()
+        assert entered.tolist() == [0 if counts else 5_000_000]
+
+
+def test_a_call_ends_with_its_outermost_activity_and_no_earlier_than_all_are_ready(tmp_path):
+    rows = [
+        {"ph": "B", "name": "NEGOTIATE_BROADCAST", "ts": 10, "pid": "x"},
+        {"ph": "X", "name": "0", "ts": 10, "pid": "x"},
+        {"ph": "X", "name": "1", "ts": 40, "pid": "x"},
+        {"ph": "E", "ts": 40, "pid": "x"},
+        {"ph": "E", "ts": 41, "pid": "x"},  # of nothing that is under way
+        {"ph": "B", "name": "BROADCAST", "ts": 42, "pid": "x"},
+        {"ph": "B", "name": "NCCL_BROADCAST", "ts": 43, "pid": "x"},
+        {"ph": "X", "name": "2", "ts": 44, "pid": "x"},  # it is negotiated already
+        {"ph": "E", "ts": 60, "pid": "x"},
+        {"ph": "E", "ts": 65, "pid": "x"},
+        {"ph": "B", "name": "NEGOTIATE_UNHEARD", "ts": 70, "pid": "x"},
+        {"ph": "X", "name": "0", "ts": 71, "pid": "x"},
+        {"ph": "X", "name": "1", "ts": 99, "pid": "x"},
+        {"ph": "E", "ts": 99, "pid": "x"},
+        {"ph": "B", "name": "UNHEARD", "ts": 99, "pid": "x"},
+        {"ph": "E", "ts": 80, "pid": "x"},
+    ]
+    trace = open_trace([timeline(tmp_path / "a.json", rows)])
+    calls = trace.of_kind(Kind.COLLECTIVE).sorted_by("group_seq", "rank")
+    assert sorted(trace.ranks) == [0, 1]
+    assert calls.op.tolist() == [int(Op.BROADCAST)] * 2 + [int(Op.OTHER)] * 2
+    begun = calls.enter_ns - calls.enter_ns[0]
+    assert begun.tolist() == [0, 30_000, 61_000, 89_000]
+    assert (calls.exit_ns - calls.enter_ns[0]).tolist() == [55_000, 55_000, 89_000, 89_001]
+
+
+def test_of_several_timelines_and_of_too_many_calls_the_first_are_read(tmp_path, monkeypatch):
+    paths = [timeline(tmp_path / name, events()) for name in ("a.json", "b.json")]
+    trace = open_trace(paths)
+    assert len(trace.of_kind(Kind.COLLECTIVE)) == 2 * STEPS * WORLD
+    assert f"left out: {paths[1]} is a second timeline" in trace.limits
+    for most, said in ((2 * STEPS - 1, True), (2 * STEPS, False)):
+        monkeypatch.setattr(horovod, "MOST_CALLS", most)
+        limits = open_trace(paths[:1]).limits
+        assert (f"only the first {2 * STEPS} collectives were read" in limits) is said
 
 
 def test_a_timeline_without_marks_is_a_sentence(tmp_path):

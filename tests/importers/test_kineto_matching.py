@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 
 from evenstep.importers.kineto.device import _enclosing
 from evenstep.importers.kineto.grouping import _pairs
+from evenstep.importers.kineto.table import in_sequence
 from evenstep.trace.columns import Columns
+from evenstep.trace.spool.layout import Flag, Kind, Op
 
 #: (thread, begin, length of the outer, of two inside it, one behind the other)
 NESTS = st.lists(
@@ -69,3 +71,84 @@ def test_where_several_are_possible_none_is_guessed():
 
 def test_a_lane_that_is_mostly_without_its_other_is_of_no_pair():
     assert pairs_of([0, 1], [0], [0], [0], [1]) == []
+
+
+#: (rank, group, step, operation, size, type) of calls in order of entry
+CALLS = st.lists(
+    st.tuples(
+        st.integers(0, 2), st.integers(-1, 1), st.integers(0, 1),
+        st.sampled_from([Op.ALL_REDUCE, Op.ALL_TO_ALL]), st.integers(1, 2), st.sampled_from([1, 1, 2]),
+    ),
+    max_size=14,
+)  # fmt: skip
+
+
+def table_of(calls, stated):
+    rank, group, step, op, size, dtype = np.array(calls, np.int64).reshape(-1, 6).T
+    enter = 10 * np.arange(len(rank)) + 5
+    return Columns(
+        rank=rank, group=group, step=step, op=op, bytes_in=size, bytes_out=3 * size, dtype=dtype,
+        kind=np.full(len(rank), int(Kind.COLLECTIVE)), stated=np.array(stated, np.int64),
+        enter_ns=enter, exit_ns=enter + 7, device_enter_ns=enter + 1, device_exit_ns=enter + 40,
+        flags=0 * rank, peer_or_root=0 * rank - 1, payload=0 * rank,
+    )  # fmt: skip
+
+
+@given(CALLS)
+def test_calls_without_a_number_are_one_where_all_ranks_of_a_step_issued_the_same(calls):
+    """By plain loops: the n-th of a rank in a step and a group are those of the others, if in that
+    step all ranks issued as many, each the same; only all-to-alls may differ in size."""
+    table, limits = in_sequence(table_of(calls, [-1] * len(calls)))
+    order = {}  # of each step and group, by rank the calls in order
+    for rank, group, step, *what in calls:
+        order.setdefault((group, step), {}).setdefault(rank, []).append(what)
+
+    def alike(what):
+        op, size, dtype = what
+        return op, 0 if op == Op.ALL_TO_ALL else size, dtype
+
+    agree = {
+        place: place[0] >= 0 and len({tuple(map(alike, those)) for those in ranks.values()}) == 1
+        for place, ranks in order.items()
+    }
+    lost = sum(
+        len(those) for place, ranks in order.items() for those in ranks.values()
+        if place[0] >= 0 and not agree[place]
+    )  # fmt: skip
+    assert limits == ([] if not lost else [
+        f"{lost} collectives have no number in the files and are not the same on all ranks of a "
+        "step: they are not matched between ranks"
+    ])  # fmt: skip
+    found, seen = {}, {}
+    for row, enter in enumerate(table.enter_ns.tolist()):
+        rank, group, step, *_ = calls[(enter - 5) // 10]
+        assert table.group[row] == (group if agree[group, step] else -1)
+        found[enter] = (int(table.group[row]), int(table.group_seq[row]))
+    for at, (rank, group, step, *_) in enumerate(calls):
+        if agree[group, step]:
+            place = seen[rank, group, step] = seen.get((rank, group, step), -1) + 1
+            assert found[10 * at + 5] == (group, (step << 20) + place)
+    alone = [one for one in found.values() if one[0] < 0]
+    assert len(set(alone)) == len(alone)
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1), st.integers(0, 3)), max_size=12))
+def test_calls_of_one_rank_with_one_number_are_one(calls):
+    """By plain loops: from the first entry to the last end, with the bytes of all."""
+    rows = [(rank, group, 0, Op.ALL_REDUCE, 5 + at, 1) for at, (rank, group, _) in enumerate(calls)]
+    table, limits = in_sequence(table_of(rows, [number for *_, number in calls]))
+    together = {}
+    for at, call in enumerate(calls):
+        together.setdefault(call, []).append(at)
+    assert limits == []
+    names = ("rank", "group", "group_seq", "enter_ns", "exit_ns", "device_enter_ns",
+             "device_exit_ns", "bytes_in", "bytes_out", "flags")  # fmt: skip
+    found = sorted(zip(*(table[name].tolist() for name in names), strict=True))
+    assert found == sorted(
+        (
+            *call, 10 * those[0] + 5, 10 * those[-1] + 12, 10 * those[0] + 6, 10 * those[-1] + 45,
+            sum(5 + at for at in those), 3 * sum(5 + at for at in those),
+            int(Flag.COALESCED) * (len(those) > 1),
+        )
+        for call, those in together.items()
+    )  # fmt: skip

@@ -159,3 +159,18 @@ def test_what_decompresses_without_end_is_refused(path, monkeypatch):
 def test_what_an_event_does_not_say_of_its_place_is_no_place():
     said = msgspec.json.decode(b"{}", type=trace_events.Args)
     assert (said.correlation, said.external, said.device, said.stream) == (-1, -1, -1, -1)
+
+
+@pytest.mark.parametrize(
+    ("text", "at", "what"),
+    [
+        (b'{"traceEvents": [{"name": "a', 28, "the file ends in the middle of an event"),
+        (b'{"traceEvents": [{"name": "a"}, {"na', 36, "the file ends in the middle of an event"),
+        (b'{"traceEvents": [{"name" 1}]}', 25, "expected ':'"),
+        (b'[{"name": "a"}, {"name" 1}]', 24, "expected ':'"),
+        (b'{"name": "a", "b"', 17, "the file ends in the middle of an event"),
+    ],
+)
+def test_what_is_no_json_is_named_with_its_byte(path, text, at, what):
+    with pytest.raises(TraceError, match=f"is not JSON at byte {at}: {what}; it was cut short"):
+        read(path, text)
