@@ -4,12 +4,17 @@ import gzip
 import json
 from collections import defaultdict
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.importers.content import SourceFile
+from evenstep.importers.nccl import durations
 from evenstep.importers.nccl.durations import layout_of
 from evenstep.importers.opening import open_trace
+from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Flag, Kind, Op
 
 LATE_US, MOVED_US, WORLD, CALLS, LATE = 900, 100, 4, 12, 2
@@ -244,3 +249,73 @@ def test_steps_with_bytes_beside_them_are_steps(tmp_path):
     path.write_text("rank,step,step_duration_ms,bytes\n0,0,100,8\n0,1,200,8\n")
     found = open_trace([path]).of_kind(Kind.STEP)
     assert (found.exit_ns - found.enter_ns).tolist() == [100_000_000, 200_000_000]
+
+
+ORDERS = st.lists(
+    st.tuples(
+        st.sets(st.integers(0, 2), min_size=1),
+        st.integers(1, 40),
+        st.sampled_from([durations.ALONE, durations.BEHIND, durations.AWAITED]),
+    ),
+    min_size=1, max_size=8,
+)  # fmt: skip
+
+
+@given(ORDERS, st.lists(st.integers(0, 30), min_size=24, max_size=24), st.randoms())
+def test_calls_are_entered_as_their_ranks_run_on(order, more, random):
+    """By plain loops, call by call: a rank goes on when a call that runs alone has ended; one that
+    runs behind others lets it go on at once, but is waited for, with those before it, where it is
+    awaited. All members of a call leave it together, the last to enter after the least time."""
+    free, over, due = ([0] * 3 for _ in range(3))
+    rows, excess = [], 0
+    for number, (ranks, shortest, how) in enumerate(order):
+        took = {rank: shortest + more[3 * number + rank] for rank in sorted(ranks)}
+        for rank in ranks if how == durations.ALONE else ():
+            free[rank] = max(free[rank], due[rank])
+        end = 1 + max(free[rank] + length for rank, length in took.items())
+        for rank, length in took.items():
+            if how == durations.ALONE or end - length > over[rank]:
+                excess += end - length - free[rank]
+                free[rank] = end - length
+            rows.append((rank, number, length, how, free[rank], end))
+            if how == durations.ALONE:
+                free[rank] = end
+            else:
+                over[rank] = max(over[rank], end)
+            due[rank] = over[rank] if how == durations.AWAITED else due[rank]
+    rank, call, length, how, enter, end = np.array(rows, np.int64).T
+    table = Columns(rank=rank, length=length)
+    found = durations._place(table, call, call, how.astype(np.int8))
+    assert (found[0].tolist(), found[1].tolist(), found[2]) == (
+        enter.tolist(),
+        end.tolist(),
+        excess,
+    )
+
+
+def test_calls_that_wait_for_each_other_in_a_circle_have_no_place():
+    """One rank makes the first call before the second, the other the second before the first."""
+    table = Columns(rank=np.array([0, 1, 0, 1]), length=np.array([5, 5, 5, 5]))
+    call, turn = np.array([0, 0, 1, 1]), np.array([0, 1, 1, 0])
+    assert durations._place(table, call, turn, np.zeros(4, np.int8)) is None
+
+
+@pytest.mark.parametrize(
+    ("runs", "kinds"),
+    [
+        # of two ranks' calls: the others are ".", those of the kind "x"
+        ([".x.x...x", "...x"], [".B.A...A", "...A"]),
+        (["x.x.x.", "x."], ["0.0.0.", "0."]),  # all runs of others are equally long
+        (["x..x.x...x"], ["A..B.A...A"]),
+    ],
+)
+def test_calls_behind_others_are_awaited_before_the_longest_runs_of_these(runs, kinds):
+    names = {durations.ALONE: "0", durations.BEHIND: "B", durations.AWAITED: "A"}
+    rank = np.repeat(np.arange(len(runs)), list(map(len, runs)))
+    kind = np.array([one == "x" for each in runs for one in each])
+    found = durations._behind(rank, np.arange(len(rank)), kind).tolist()
+    told = [names[one] if of else "." for one, of in zip(found, kind.tolist(), strict=True)]
+    assert "".join(told) == "".join(kinds)
+    assert {one for one, of in zip(found, kind.tolist(), strict=True) if not of} == {
+        durations.ALONE
+    }

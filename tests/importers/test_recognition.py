@@ -74,7 +74,9 @@ FILES = [
 
 
 @pytest.mark.parametrize(("name", "data", "formats"), FILES)
-def test_a_file_is_recognised_by_its_format_and_by_those_that_go_behind(tmp_path, name, data, formats):
+def test_a_file_is_recognised_by_its_format_and_by_those_that_go_behind(
+    tmp_path, name, data, formats
+):
     path = tmp_path / name
     path.write_bytes(data)
     found = set()
