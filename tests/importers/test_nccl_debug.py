@@ -212,3 +212,62 @@ def test_a_whole_log_is_these_facts_and_no_others(heard):
             {"text": "socketProgress: Connection closed by remote peer", "times": 2}
         ],
     }  # fmt: skip
+
+
+def test_of_what_comes_without_end_the_first_is_kept(heard, monkeypatch):
+    """Two of each are kept; of what is known already, more are counted."""
+    for name in ("COMMUNICATORS", "WARNINGS", "CHOICES", "VARIABLES", "CHANNELS"):
+        monkeypatch.setattr(nccl_debug, f"MOST_{name}", 2)
+    said = "gpu01:1:1 [0] NCCL "
+    log = [
+        *(f"{said}INFO comm 0x{n} rank {n} nranks 8 commId 0x{n} - Init" for n in (0, 1, 2)),
+        f"{said}INFO comm 0x9 rank 5 nranks 8 commId 0x1 - Init",
+        *(f"{said}WARN warning {n}" for n in (0, 1, 2, 1)),
+        *(f"{said}INFO {n} Bytes -> Algo 0 proto 0 time 1" for n in (1, 2, 3, 2)),
+        *(f"{said}INFO NCCL_V{n} set by environment to {n}." for n in (0, 1, 2)),
+        f"{said}INFO NCCL_V1 set by environment to 7.",
+        *(f"{said}INFO Channel 0{n}/04 :  0 1" for n in (0, 1, 2)),
+        f"{said}INFO Channel 00/04 :  1 0",
+    ]
+    found = heard("\n".join(log) + "\n")
+    assert found["communicators"] == [
+        {"id": "0x0", "size": 8, "ranks_heard": 1}, {"id": "0x1", "size": 8, "ranks_heard": 2},
+    ]  # fmt: skip
+    assert found["warnings"] == [
+        {"text": "warning 1", "times": 2}, {"text": "warning 0", "times": 1}
+    ]  # fmt: skip
+    assert [(one["bytes"], one["times"]) for one in found["choices"]] == [(1, 1), (2, 2)]
+    assert found["environment"] == {"NCCL_V0": "0", "NCCL_V1": "1"}
+    assert found["rings"] == {"0": [0, 1], "1": [0, 1]}
+
+
+@pytest.mark.parametrize(
+    ("rank", "size", "heard_of"),
+    [(0, 1, True), (7, 8, True), (8, 8, False), (0, 0, False), (0, 1 << 20, True),
+     (0, (1 << 20) + 1, False)],
+)  # fmt: skip
+def test_a_communicator_has_ranks_below_its_size(heard, rank, size, heard_of):
+    line = f"gpu01:1:1 [0] NCCL INFO comm 0x1 rank {rank} nranks {size} commId 0xabc - Init\n"
+    found = heard(line)
+    assert found["ranks"] == ({str(rank): {"host": "gpu01", "pid": 1}} if heard_of else {})
+
+
+def test_devices_of_a_rank_are_those_it_sends_by(heard):
+    """In ranks of the largest communicator; a link to be received by tells nothing of that."""
+    comm = "gpu01:1:1 [0] NCCL INFO comm 0x1 rank {} nranks 3 commId 0xabc - Init\n"
+    link = "gpu01:1:1 [0] NCCL INFO Channel 00/0 : {}[0] -> 1[1] [{}] via NET/IB/{}/GDRDMA\n"
+    log = comm.format(0) + comm.format(2)
+    log += link.format(0, "send", 3) + link.format(0, "send", 1) + link.format(0, "send", 3)
+    log += link.format(2, "receive", 5) + link.format(1, "send", 4)
+    found = heard(log + link.format(2, "send", 5).replace("/5/GDRDMA", ""))
+    assert found["ranks"]["0"]["nics"] == ["1", "3"]
+    assert "nics" not in found["ranks"]["2"]
+    assert found["transports"] == {"NET/IB": 6}
+    assert found["gpu_direct_rdma"] is False
+
+
+def test_trees_name_the_parent_of_each_rank_that_was_heard(heard):
+    trees = "gpu01:1:1 [0] NCCL INFO Trees [0] 1/-1->{}->{} [1] -1->{}->{}\n"
+    found = heard(trees.format(0, -1, 0, 2) + trees.format(2, 0, 2, -1))
+    assert found["trees"] == {"0": [-1, None, 0], "1": [2, None, -1]}
+    assert found["channels"] == 2

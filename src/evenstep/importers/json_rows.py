@@ -46,8 +46,9 @@ def _inside(value: Any, around: Row, name: str) -> Iterator[Row]:
 
 
 def _of_object(value: Mapping[str, Any], around: Row) -> Iterator[Row]:
-    if any(_STEP.fullmatch(key) and _by_rank(one) for key, one in value.items()):
-        value = {key: list(one.values()) if _by_rank(one) else one for key, one in value.items()}
+    by_row = {key: list(one.values()) for key, one in value.items() if _by_rank(one)
+              and not any(isinstance(each, dict) for each in one.values())}  # fmt: skip
+    value = {**value, **by_row} if any(map(_STEP.fullmatch, by_row)) else value
     flat = _flat(value)
     row = around | {key: one for key, one in flat.items() if not isinstance(one, dict | list)}
     inner = {key: one for key, one in flat.items() if isinstance(one, dict | list) and one}
