@@ -119,11 +119,6 @@ class ArmingLoader:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
 
-    def create_module(self, spec: Any) -> Any:
-        """Delegate, where the wrapped loader has the method."""
-        create = getattr(self._loader, "create_module", None)
-        return create(spec) if create else None
-
     def exec_module(self, module: Any) -> None:
         """Execute the module with its own loader in place, then fire."""
         module.__spec__.loader = module.__loader__ = self._loader
