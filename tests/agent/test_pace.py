@@ -335,8 +335,9 @@ def test_what_has_left_the_ring_is_not_looked_at(tmp_path):
     first = recorder.collective(10**9, group, int(Op.ALL_REDUCE), 8, 8, 0, -1, 1)
     recorder.spool.close(first, 10**9 + 40 * MS)
     closed = closed_step(recorder, 0, 10**9, 10**9 + 100 * MS, [0] * len(Phase))
-    for _ in range(spool.regions.ring_capacity + lost):
-        recorder.marker("loss", 1.0)
+    for _ in range(spool.regions.ring_capacity + lost):  # later ones, of which each has ended
+        seq = recorder.collective(2 * 10**9, group, int(Op.ALL_REDUCE), 8, 8, 0, -1, 1)
+        recorder.spool.close(seq, 2 * 10**9 + 40 * MS)
     row, _, _ = host(recorder).after_step(closed)
     assert (row.first, closed.counted["in_flight_ns"]) == (None, 0)
     recorder.summaries.release()

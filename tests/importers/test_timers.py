@@ -44,9 +44,7 @@ def test_micro_batches_are_steps_only_where_no_timers_of_steps_are():
     parts = [(int(Phase.FORWARD), 0.003), (int(Phase.BACKWARD), 0.004),
              (int(Phase.OPTIMIZER), 0.0005)]  # fmt: skip
     assert told(timers) == [(0, step, *part) for step in (1, 2) for part in parts]
-    assert timers.limits() == [
-        "timers of this log are of micro-batches: each is taken for a step"
-    ]
+    assert timers.limits() == ["timers of this log are of micro-batches: each is taken for a step"]
     timers.take(ONE.format(6, 8), 0, 7, NAN)
     assert {step for _, step, *_ in told(timers)} == {7}
     assert timers.limits() == []
@@ -117,7 +115,10 @@ def test_what_parts_leave_of_a_step_is_communication_and_forward_holds_no_input(
     ("lines", "said"),
     [
         (["max time across ranks (ms):", "    forward-compute ....: 10.0"], "the longest of all"),
-        (["(min, max) time across ranks (ms):", "    optimizer ....: (1.0, 2.0)"], "the longest of"),
+        (
+            ["(min, max) time across ranks (ms):", "    optimizer ....: (1.0, 2.0)"],
+            "the longest of",
+        ),
         (["time (ms) | optimizer: 9.0"], "of parts that all ranks end together"),
         (["nothing"], None),
     ],
