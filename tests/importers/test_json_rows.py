@@ -32,7 +32,8 @@ from evenstep.importers.json_rows import MOST_AROUND, rows
          [{"step": 0, "run": "x", "rank": 0, "step_ms": 1},
           {"step": 1, "run": "x", "rank": 0, "step_ms": 2},
           {"step": 0, "run": "x", "rank": 1, "step_ms": 3}]),
-        ({"global_rank_2": {"a": 1}, "Worker 3": {"a": 2}}, [{"rank": 2, "a": 1}, {"rank": 3, "a": 2}]),
+        ({"global_rank_2": {"a": 1}, "Worker 3": {"a": 2}},
+         [{"rank": 2, "a": 1}, {"rank": 3, "a": 2}]),
         ({"rank0": {"a": 1}, "other": {"a": 2}}, [{"rank0/a": 1, "other/a": 2}]),
         # numbers of objects of "steps" are steps, and of a known step ranks
         ({"steps": {"4": {"time": 1}, "5": {"time": 2}}},

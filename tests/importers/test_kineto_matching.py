@@ -77,7 +77,8 @@ def test_a_lane_that_is_mostly_without_its_other_is_of_no_pair():
 CALLS = st.lists(
     st.tuples(
         st.integers(0, 2), st.integers(-1, 1), st.integers(0, 1),
-        st.sampled_from([Op.ALL_REDUCE, Op.ALL_TO_ALL]), st.integers(1, 2), st.sampled_from([1, 1, 2]),
+        st.sampled_from([Op.ALL_REDUCE, Op.ALL_TO_ALL]), st.integers(1, 2),
+        st.sampled_from([1, 1, 2]),
     ),
     max_size=14,
 )  # fmt: skip

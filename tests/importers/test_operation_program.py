@@ -58,6 +58,13 @@ def test_operations_lie_on_one_line_as_far_apart_as_they_were(pipeline, random):
                 assert set(mine.begin_ns[mine.step == step].tolist()) == {int(before)}
 
 
+def rows_of(ops):
+    """The row of each operation of a step, as the program names it."""
+    places = zip(ops.step, ops.optype, ops.dp_rank, ops.stage, ops.seq_id, strict=True)
+    return {(int(step), (NAMES[kind], *map(int, rest))): row
+            for row, (step, kind, *rest) in enumerate(places)}  # fmt: skip
+
+
 def thread_of(ops, worker, *, overlapping):
     """The rows of a worker's operations in a step that are not beside its thread."""
     beside = [*MESSAGES, Role.PARAMS, *[Role.GRADS] * overlapping]
@@ -73,11 +80,8 @@ def test_a_thread_waits_for_what_its_computes_need_and_for_nothing_else(pipeline
     after, _, _ = pipeline.program()
     ops, _ = place_operations(pipeline.table())
     made, waits = program(ops, messages(ops))
-    row_of, op_of = {}, {}
-    for row, place in enumerate(zip(ops.step, ops.optype, ops.dp_rank, ops.stage, ops.seq_id)):
-        step, kind, dp, stage, number = map(int, place)
-        op_of[row] = step, (NAMES[kind], dp, stage, number)
-        row_of[op_of[row]] = row
+    row_of = rows_of(ops)
+    op_of = {row: op for op, row in row_of.items()}
     order = PLACES * np.arange(len(ops))
     for worker in range(int(ops.worker.max()) + 1):
         rows = thread_of(ops, worker, overlapping=overlapping)
@@ -106,9 +110,7 @@ def test_what_runs_beside_a_thread_is_issued_when_its_data_are_there(pipeline, o
     after, _, _ = pipeline.program()
     ops, _ = place_operations(pipeline.table())
     made, _ = program(ops, messages(ops))
-    places = zip(ops.step, ops.optype, ops.dp_rank, ops.stage, ops.seq_id, strict=True)
-    row_of = {(int(step), (NAMES[kind], *map(int, rest))): row
-              for row, (step, kind, *rest) in enumerate(places)}  # fmt: skip
+    row_of = rows_of(ops)
     for (step, op), row in row_of.items():
         before = [row_of[step, each] for each in after[op] if "compute" in each[0]]
         issued, ended = made.enter_ns[row], max(ops.exit_ns[before], default=0)
