@@ -211,3 +211,15 @@ def test_of_a_process_with_several_devices_only_the_largest_communicator_is_plac
     small["metadata"]["pid"] = both[0]["metadata"]["pid"]
     trace = read(write(tmp_path, [*both, small]))
     assert sorted(trace.of_kind(Kind.COLLECTIVE)["rank"].tolist()) == [0, 1]
+
+
+def test_a_rank_beyond_its_communicator_and_one_of_another_size_are_left_out_and_named(tmp_path):
+    good = [record(0, number) for number in range(3)]
+    beyond, larger = record(2, 5, id="0xnew"), record(0, 6, n_ranks=4)
+    (path,) = write(tmp_path, [*good, beyond, record(2, 7), larger])
+    (said,) = [limit for limit in read([path]).limits if "lines were left out" in limit]
+    assert "3 lines were left out" in said
+    assert "line 4: rank 2 of 2 ranks in communicator 0xnew;" in said
+    known = "communicator 0x7f8c496ae9f661, which has 2"
+    assert f"line 5: rank 2 of 2 ranks in {known}" in said
+    assert f"line 6: rank 0 of 4 ranks in {known}" in said

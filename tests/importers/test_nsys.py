@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.errors import EvenstepError, TraceError
+from evenstep.importers.draft import LATEST_NS
 from evenstep.importers.nsys import database as nsys_database
-from evenstep.importers.nsys import nsys
+from evenstep.importers.nsys import nsys, tables
+from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Flag, Kind, Op
 from evenstep.trace.trace import match_messages
 from tests.importers.profiled_session import MS, SLOW_MS, Session, read, source, training
@@ -557,3 +559,82 @@ def test_a_communicator_of_some_ranks_is_a_group_of_those(tmp_path):
     small = rows.select(rows.op == int(Op.ALL_GATHER))
     assert (small["rank"].tolist(), small.bytes_in.tolist()) == ([1, 2], [64, 64])
     assert any(limit.startswith("rank 3 of 4 left no file here") for limit in trace.limits)
+
+
+def test_times_are_possible_within_a_session_of_a_month():
+    longest, first = tables.LONGEST_NS, 7
+    rows = [
+        (first, first, True), (first - 1, first + 5, False), (50, 49, False), (60, 61, True),
+        (60, 60 + longest - 1, True), (60, 60 + longest, False),
+        (60 + longest - 1, 60 + longest, True), (60 + longest, 60 + longest, False),
+        (LATEST_NS - 1, LATEST_NS, False),
+    ]  # fmt: skip
+    start, end, possible = zip(*rows, strict=True)
+    found = tables._possible(np.array(start), np.array(end), first)  # the middle one begins at 60
+    assert found.tolist() == list(possible)
+    assert tables._possible(np.array([3]), np.array([9]), first).tolist() == [False]
+
+
+def test_times_are_possible_around_the_middle_of_all():
+    late = 5 * tables.LONGEST_NS
+    start = np.array([1, late, late + 1, late + 2, 2 * late])
+    assert tables._possible(start, start + 1, 1).tolist() == [False, True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("payload", "said"),
+    [
+        ({"Rank": 3, "No. of Ranks": 8}, {"rank": 3, "no. of ranks": 8}),
+        ({"NCCL": {"Rank": 3, "more": [{"Size": 7}]}}, {"rank": 3, "size": 7}),
+        ([{"Rank": 1}, {"Size": 2}], {"rank": 1, "size": 2}),
+        ({"a": {"b": {"c": {"d": 1}}}}, {"d": 1}),
+        ({"a": {"b": {"c": {"d": {"e": 1}}}}}, {}),  # nested too deep
+        ([1, 2], {}), (3, {}), (None, {}),
+    ],
+)  # fmt: skip
+def test_a_payload_is_the_values_in_it_however_they_are_nested(payload, said):
+    assert dict(tables._entries(payload)) == said
+
+
+@pytest.mark.parametrize(
+    ("sessions", "joined"),
+    [
+        # (file, host, process, begun, first and last kernel)
+        ([("a", "h", 1, 100, 5, 9), ("b", "h", 1, 200, 5, 9)], ["a"]),
+        ([("b", "h", 1, 200, 5, 9), ("a", "h", 1, 100, 5, 9)], ["a"]),
+        ([("a", "h", 1, 100, 5, 105), ("b", "h", 1, 200, 5, 9)], ["a"]),  # one ends as it begins
+        ([("a", "h", 1, 100, 5, 106), ("b", "h", 1, 200, 5, 9)], ["a", "b"]),  # at one time
+        ([("a", "h", 1, 100, 5, 9), ("b", "h", 2, 200, 5, 9)], ["a", "b"]),
+        ([("a", "h", 1, 100, 5, 9), ("b", "i", 1, 200, 5, 9)], ["a", "b"]),
+        ([("a", "h", 1, 0, 5, 9), ("b", "h", 1, 0, 205, 209)], ["a", "b"]),  # on no known clock
+    ],
+)
+def test_sessions_of_the_same_processes_one_after_the_other_are_one(sessions, joined):
+    def export(file, host, process, began, first, last):
+        one, none = np.ones(1, np.int64), np.zeros(0, np.int64)
+        kernels = Columns(
+            start=first * one, end=last * one, device=0 * one, stream=0 * one, correlation=4 * one,
+            process=process * one, name=0 * one,
+        )  # fmt: skip
+        ranges = Columns(start=none, end=none, thread=none, name=none, payload=none)
+        empty = Columns(dict.fromkeys(kernels, none))
+        return tables.Export(
+            Path(file), kernels, empty, empty.select(slice(0)), ranges, [file], [], host, began,
+            [f"limit of {file}", "both"],
+        )  # fmt: skip
+
+    found = tables.join_sessions([export(*each) for each in sessions])
+    assert sorted(str(each.path) for each in found) == joined
+    if len(joined) == 1:
+        (one,) = found
+        ordered = sorted(sessions, key=lambda each: each[3] + each[4])
+        began = ordered[0][3]
+        assert one.began_ns == began
+        assert one.names == [each[0] for each in ordered]
+        assert one.kernels.start.tolist() == [each[3] - began + each[4] for each in ordered]
+        assert one.kernels.end.tolist() == [each[3] - began + each[5] for each in ordered]
+        assert one.kernels.name.tolist() == [0, 1]
+        assert one.kernels.correlation.tolist() == [4, 9]
+        assert one.limits == [
+            f"limit of {ordered[0][0]}", "both", f"limit of {ordered[1][0]}"
+        ]  # fmt: skip

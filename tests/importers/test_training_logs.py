@@ -1355,3 +1355,25 @@ def test_a_rate_of_something_else_is_none_of_steps(opened):
     assert set(seconds_of(opened(text.format(*[""] * 8))).values()) == {0.05}
     with pytest.raises(EvenstepError, match="no times of steps"):
         opened(text.format(*["dataloader"] * 8))
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds", "whole"),
+    [
+        ("2024-05-01 12:00:10,250 step 3", 10.25, False),
+        ("2024/05/01T12:00:10 step 3", 10.0, True),
+        ("I0501 12:00:10.123456 7 train.py] step 3", 10.123456, False),
+        ("[12:00:10] step 3", 10.0, True),
+        ("2024-13-01 12:00:10 step 3", None, False),  # a month that is none
+        ("2024-05-01 12:61:10 step 3", None, False),
+        ("step 3 of 12", None, False),
+    ],
+)
+def test_a_stamp_is_a_time_of_a_day_that_there_is(text, seconds, whole):
+    at, coarse = training_logs._stamp(text)
+    assert coarse is whole
+    if seconds is None:
+        assert at != at  # nan
+    else:
+        assert at % 60 == pytest.approx(seconds)
+        assert at % 86_400 == pytest.approx(12 * 3600 + seconds)
