@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from evenstep.hooks.mpi.calls import argument, nbytes, size_and_type
+from evenstep.hooks.mpi.calls import argument, dtype, nbytes, size_and_type
 from evenstep.hooks.mpi.methods import Ticket, Watch
 from evenstep.hooks.mpi.requests import Requests
 from evenstep.trace.spool.layout import DType
@@ -71,3 +71,32 @@ def test_a_wait_that_nobody_observes_is_the_program_s_own():
     assert asked(request) == (request, None)
     several = requests.several(classmethod(lambda cls, them: them), lambda *_: (0,))
     assert several.__get__(None, object)([request]) == [request]
+
+
+FOUR = SimpleNamespace(Get_size=lambda: 4)
+ROW = np.zeros(8, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("buffer", "size"),
+    [
+        ([ROW, FOUR], 32), ([ROW, 3, FOUR], 12), ([ROW, (1, 2), FOUR], 32), ([ROW, 3], 32),
+        ([ROW, 3, 4], 32), ([], 0), ((), 0), ([[1, 2], FOUR], 0), ([[ROW, 3], 3, FOUR], 12),
+        (SimpleNamespace(nbytes=-5), 0), (SimpleNamespace(nbytes="7"), 7), (bytearray(9), 9),
+        (array("d", [1, 2, 3]), 24), (3, 0),
+    ],
+)  # fmt: skip
+def test_a_specification_of_a_message_has_the_size_it_says(buffer, size):
+    assert nbytes(buffer) == size
+
+
+@pytest.mark.parametrize(
+    ("buffer", "kind"),
+    [
+        (ROW, DType.FLOAT32), ([ROW, 3, FOUR], DType.FLOAT32), (array("q"), DType.INT64),
+        (np.zeros(1, "U3"), DType.OTHER), (np.zeros(1, "?"), DType.BOOL), ([], 0), (b"x", 0),
+        (SimpleNamespace(dtype=SimpleNamespace(char=7)), 0),
+    ],
+)  # fmt: skip
+def test_the_type_of_a_buffer_is_that_of_its_elements(buffer, kind):
+    assert dtype(buffer) == kind

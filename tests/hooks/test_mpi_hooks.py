@@ -214,6 +214,16 @@ def test_a_receive_that_leaves_something_open_is_completed_by_a_status(scene, ar
     assert scene.mpi.made[-1] == ("Recv", (WIDE, ANYBODY, ANY_TAG, own), {})
 
 
+def test_a_receive_that_is_completed_stays_in_its_phase(scene):
+    scene.recorder.clock.begins(Phase.BACKWARD, time.monotonic_ns())
+    records = read_spool(scene.recorder.spool.path).records
+    (phase,) = records[records["kind"] == Kind.PHASE]["seq"].tolist()
+    scene.comm.Recv(WIDE)
+    scene.comm.Recv(WIDE, 2, 9)
+    assert scene.told("parent", "peer_or_root", "payload") == [(phase, 1, 9)] * 2
+    assert scene.told("device", "kind", "op") == [(-1, Kind.POINT_TO_POINT, Op.RECV)] * 2
+
+
 def test_a_cancelled_receive_has_no_peer(scene, monkeypatch):
     monkeypatch.setattr(scene.mpi.Status, "source", NOBODY)
     scene.comm.Recv(WIDE)

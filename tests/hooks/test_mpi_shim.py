@@ -287,3 +287,73 @@ def test_a_step_is_its_own_time_and_what_blocked_its_thread(tmp_path):
     phases = trace.summaries["phase_ns"]
     assert phases[:, Phase.SYNC].tolist() == [300, 200]
     assert phases[:, Phase.OTHER].tolist() == [600, 1800]
+
+
+def ring(*, uniform=1, kind=1, op=int(Op.ALL_REDUCE), communicator=1, thread=0, fields=()):
+    """Sixty calls of a loop, each of `fields` (bytes, peer, tag) in turn, of 10 ns every 100."""
+    return [
+        collect.RingCall(n + 1, 100 * n, 100 * n + 10, size, 0, 0, peer, tag, communicator, kind,
+                         op, 0, uniform, thread, 0)
+        for n in range(60) for size, peer, tag in [fields[n % len(fields)]]
+    ]  # fmt: skip
+
+
+GROUPS = communicators(
+    [{"communicator": n, "parent": 0, "by": "", "name": f"c{n}", "ranks": ranks}
+     for n, ranks in ((1, [0, 1]), (2, [0]), (3, [0, 1]))]
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("what", "fields", "period"),
+    [
+        ({}, [(8, -1, 0), (16, -1, 0)], 2),
+        ({"uniform": 0}, [(8, -1, 0), (16, -1, 0)], 1),  # sizes of a rank's own tell no calls apart
+        ({"op": int(Op.BROADCAST)}, [(8, 0, 0), (8, 1, 0), (8, 1, 0)], 3),
+        ({"kind": 2, "op": int(Op.SEND)}, [(8, 1, 0), (8, 1, 7)], 2),
+        ({"kind": 2, "op": int(Op.SEND)}, [(8, 1, 0), (16, 1, 0)], 1),  # nor of messages
+    ],
+)
+def test_calls_that_come_again_end_steps_by_what_all_ranks_know_of_them(what, fields, period):
+    calls = ring(**what, fields=fields)
+    ends, how = collect.step_ends(calls, GROUPS)
+    assert [call.seq for call in ends] == list(range(period, 61, period))
+    assert f"{period} MPI calls come again and again" in how
+
+
+@pytest.mark.parametrize("what", [{"communicator": 2}, {"thread": 1}, {"kind": 3}])
+def test_calls_of_a_rank_alone_of_other_threads_and_waits_end_no_step(what):
+    calls = ring(**what, fields=[(8, -1, 0)])
+    ends, how = collect.step_ends(calls, GROUPS)
+    assert (ends, how.partition(":")[0]) == ([], "no step was told")
+    beside = ring(fields=[(8, -1, 0)])
+    both = sorted([*calls, *(one._replace(enter_ns=one.enter_ns + 50) for one in beside)],
+                  key=lambda one: one.enter_ns)  # fmt: skip
+    assert collect.step_ends(both, GROUPS)[0] == [
+        one for one in both if (one.communicator, one.thread, one.kind) == (1, 0, 1)
+    ]
+
+
+def test_a_step_that_a_killed_rank_hung_in_has_not_ended():
+    calls = ring(fields=[(8, -1, 0)])
+    calls[-1] = calls[-1]._replace(exit_ns=0)
+    assert collect.step_ends(calls, GROUPS)[0] == calls[:-1]
+
+
+def test_the_end_that_a_rank_wrote_closes_its_trace(tmp_path):
+    put_rank(tmp_path, [call(1, 100, 200)])
+    described = tmp_path / "attempt-000/rank-00000.ranks"
+    text = described.read_text().rpartition("\n")[0] + '\n{"closed_ns": 777}\n'
+    described.write_text(text)
+    assert collect.collect(tmp_path, run_id="r") == 1
+    trace = evenstep.load(tmp_path)
+    assert trace.ranks[0].closed
+    assert trace.ranks[0].facts["closed"] == {"monotonic_ns": 777, "reason": "MPI_Finalize"}
+
+
+def test_a_rank_that_made_no_call_has_no_step(tmp_path):
+    put_rank(tmp_path, [])
+    assert collect.collect(tmp_path, run_id="r") == 1
+    trace = evenstep.load(tmp_path)
+    assert len(trace.events) == 0
+    assert sorted(trace.ranks) == [0]

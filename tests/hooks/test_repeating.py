@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.hooks.repeating import FEWEST_CALLS, FEWEST_MESSAGES, MESSAGE, Cycle, repetition
+from evenstep.hooks.repeating import (
+    FEWEST_CALLS,
+    FEWEST_MESSAGES,
+    LONGEST,
+    MESSAGE,
+    REPEATS,
+    Cycle,
+    repetition,
+)
 
 WIDTH = 4
 
@@ -123,3 +131,30 @@ def test_what_was_forgotten_is_learnt_again(width, fewest):
         assert (any(told), cycle.known) == (True, True)
         cycle.forget()
         assert not cycle.known
+
+
+def test_what_does_not_repeat_for_long_is_forgotten():
+    cycle, calls = Cycle(), LONGEST + LONGEST // 2
+    for number in range(calls):
+        assert cycle.learn(WIDTH, number, number) == []
+    steps = []
+    for number in range(calls, calls + FEWEST_CALLS * 200):
+        if steps := cycle.learn(WIDTH, "g", number):
+            break
+    assert sum(map(len, steps)) <= LONGEST + FEWEST_CALLS  # none of the first ones is left
+    assert cycle.period == 1
+
+
+def test_a_program_that_goes_on_to_something_else_has_no_step_until_that_repeats():
+    """As soon as more calls than four repetitions and as many as are learnt from have come."""
+    cycle = Cycle()
+    for number in range(40):
+        if not cycle.known:
+            cycle.learn(WIDTH, number % 2, number)
+        else:
+            cycle.ends(WIDTH, number % 2)
+    others = 0
+    while cycle.known:
+        assert not cycle.ends(WIDTH, "other")
+        others += 1
+    assert others == REPEATS * 2 + FEWEST_CALLS + 1

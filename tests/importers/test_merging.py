@@ -53,3 +53,46 @@ def test_leaf_times_of_nested_stretches_add_up_to_the_outermost(sizes, depth):
 
 def test_a_stretch_that_others_fill_has_no_time_of_its_own():
     assert leaf_lengths(np.array([0, 0, 5]), np.array([9, 5, 9])).tolist() == [0, 5, 4]
+
+
+TREES = st.recursive(
+    st.integers(0, 3).map(lambda own: [own]),
+    lambda inner: st.lists(inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def nested(tree, at, rows):
+    """The end of a stretch from `at` on; single numbers in a tree are time of its own."""
+    row = len(rows)
+    rows.append((at, at, 0))
+    own = 0
+    for part in tree:
+        if isinstance(part, int):
+            at, own = at + part, own + part
+        else:
+            at = nested(part, at, rows)
+    rows[row] = (rows[row][0], at, own)
+    return at
+
+
+@given(st.lists(TREES, max_size=3), st.randoms())
+def test_a_stretch_has_the_time_that_none_in_it_has(trees, random):
+    rows, at = [], 0
+    for tree in trees:
+        at = nested(tree, at, rows)
+    rows = [row for row in rows if row[1] > row[0]]
+    random.shuffle(rows)
+    start, end = np.array([row[:2] for row in rows], np.int64).reshape(-1, 2).T
+    leaf = leaf_lengths(start, end).tolist()
+    for row in {(a, b) for a, b, _ in rows}:
+        mine = [own for (a, b, _), own in zip(rows, leaf, strict=True) if (a, b) == row]
+        assert sum(mine) == sum(own for a, b, own in rows if (a, b) == row)
+        assert max(mine) == sum(mine)  # of those that are alike, one has it all
+
+
+@given(STRETCHES)
+def test_stretches_that_cross_have_no_more_than_their_length(stretches):
+    start, end = stretches
+    leaf = leaf_lengths(start, end)
+    assert ((leaf >= 0) & (leaf <= end - start)).all()

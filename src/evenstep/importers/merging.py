@@ -76,9 +76,7 @@ def leaf_lengths(start: Array, end: Array) -> Array:
     rest = leaf.copy()
     for level in range(1, int(depth.max(initial=0)) + 1):
         inner, outer = np.flatnonzero(depth == level), np.flatnonzero(depth == level - 1)
-        if not len(outer):
-            continue
-        parent = outer[np.maximum(np.searchsorted(outer, inner) - 1, 0)]
+        parent = outer[np.searchsorted(outer, inner) - 1]  # depth grows by one from row to row
         np.subtract.at(rest, parent, np.minimum(end[inner], end[parent]) - start[inner])
     result = np.empty_like(rest)
     result[order] = np.clip(rest, 0, leaf)

@@ -200,8 +200,6 @@ def _in_order(issued: Array, begun: Array) -> Array:
     The latest assignment in which no call begins before its issue: the first beginnings may belong
     to calls issued before the file, and the last calls may not begin within it.
     """
-    if not len(begun):
-        return np.zeros(0, np.int64)
     index = np.arange(len(begun))
     latest = np.searchsorted(issued, begun, side="right") - 1
     return np.asarray(np.maximum(np.minimum.accumulate((latest - index)[::-1])[::-1] + index, -1))
