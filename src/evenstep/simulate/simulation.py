@@ -321,11 +321,10 @@ class _Jobs:
         sizes = (setup.scenario.ranks, *(other.ranks for other in near))
         firsts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).tolist()
         uses = [
-            FlowUse(flow, job, graph.streams[instance], firsts[job])
+            FlowUse(flow, job, stream, firsts[job])
             for job, graph in [(0, graph) for graph in graphs] + list(enumerate(theirs, 1))
-            for flow, instance in {flow: n for n, flow in enumerate(graph.flows)
-                                   if n in graph.streams}.items()
-        ]  # fmt: skip
+            for flow, stream in graph.uses
+        ]
         capacity = setup.network.with_storage
         may_share = setup.scenario.strategy.kind == "priority"  # streams do not wait for theirs
         made = carriages(tuple(uses), len(capacity), sum(sizes), may_share=may_share)

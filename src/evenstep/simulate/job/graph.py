@@ -112,9 +112,10 @@ class JobGraph:
         ]
 
     @cached_property
-    def streams(self) -> dict[int, int]:
-        """The stream of each instance."""
-        return {one.instance: one.stream for *_, one in self.parts}
+    def uses(self) -> list[tuple[Flow, int]]:
+        """Each flow with each of the streams that its ranks send it on."""
+        sent = (one for *_, one in self.parts if not one.receives)
+        return list(dict.fromkeys((self.flows[one.instance], one.stream) for one in sent))
 
     @cached_property
     def compute_ns(self) -> float:
