@@ -8,6 +8,7 @@ import pytest
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.measure.overview import step_table
 from evenstep.trace.spool.layout import Kind, Phase
+from tests.diagnose.programs import data_parallel
 from tests.diagnose.synthetic import MS, World, with_missing
 
 SLOW = World(noise=0.005).slow(1, Phase.BACKWARD, 50 * MS)
@@ -74,6 +75,31 @@ def test_waiting_for_a_missing_culprit_is_not_blamed_on_the_fabric_or_on_a_victi
     diagnosis = diagnose(with_missing(SLOW.trace(), 1))
     assert not any(finding.where.ranks for finding in diagnosis.findings)
     assert "waits for them lie in communication: 44 %" in diagnosis.verdict.lower()
+
+
+def untimed(trace, *ranks):
+    """The trace without the times of these ranks' devices: their hosts' of issuing are left."""
+    theirs, events = np.isin(trace.events["rank"], ranks), trace.events
+    names = ("device_enter_ns", "device_exit_ns")
+    left = {name: np.where(theirs, 0, events[name]) for name in names}
+    return replace(trace, events=events.with_columns(**left))
+
+
+@pytest.mark.parametrize("slow", [{}, {1: 1.5}])
+def test_ranks_without_times_of_their_devices_are_as_missing(slow):
+    """Their hosts issue calls long before a device comes to them: that is no early entry."""
+    how = {"issue_ns": lambda step, rank: 2 * MS, "noise": 0.01, "slow": slow}
+    trace = data_parallel(ranks=4, device=True, **how).run().trace()
+    found, whole = diagnose(untimed(trace, 2, 3)), diagnose(trace)
+    named = [(finding.mode, finding.where.ranks) for finding in found.findings]
+    assert named == [("straggler", [1])] * len(slow)
+    if slow:
+        assert found.findings[0].severity == pytest.approx(whole.findings[0].severity, abs=0.01)
+    assert "left out, as their devices have no times: ranks 2 and 3" in found.limits
+    culprit = diagnose(untimed(trace, 1))
+    assert not any(finding.where.ranks for finding in culprit.findings)
+    if slow:
+        assert "this trace cannot tell" in culprit.verdict
 
 
 def test_without_phases_the_rank_is_named_and_the_place_is_not():

@@ -108,7 +108,7 @@ def account(name: str, trace: Trace) -> Account:
     """Diagnose and reduce a run; without a finished step its arrays are empty."""
     case = open_case(trace)
     grid, diagnosis = case.grid, diagnose(case)
-    known = bool(len(grid.steps)) and bool((grid.samples > 0).all()) and not trace.missing_ranks
+    known = len(grid.steps) > 0 and (grid.samples > 0).all() and len(grid.ranks) >= trace.world
     return Account(
         name=name, diagnosis=diagnosis, world=trace.world, nodes=len(trace.nodes),
         script=script(trace.run.get("command") or []), bytes_per_rank=bytes_per_rank(trace),
@@ -126,13 +126,11 @@ def _mean(cells: Array) -> Array:
 def _above_floor(case: Case) -> Array | None:
     """Share of each step's transfers above the floor, the time that they take in quiet steps."""
     grid, rows = case.grid, case.transfers.rows
-    if case.trace.missing_ranks or not len(rows):
+    if len(grid.ranks) < case.trace.world or not len(rows):
         return None
     took = rows.transfer_ns.astype(float)
     above = np.maximum(took - usual_of_same(rows)["floor_ns"], 0)
-    steps = len(grid.steps)
-    total = np.bincount(rows.step, took, steps)
-    more = np.bincount(rows.step, above, steps)
+    total, more = (np.bincount(rows.step, each, len(grid.steps)) for each in (took, above))
     return grid.spread(np.where(total > 0, more / np.maximum(total, 1), 0.0))
 
 

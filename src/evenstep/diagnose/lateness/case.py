@@ -345,7 +345,7 @@ class Case:
     def waits_known(self) -> bool:
         """Whether all ranks are traced, with an operation in which several wait for one another."""
         shared = bool((self.grid.graph.operations.members > 1).any())
-        return shared and not self.trace.missing_ranks
+        return shared and len(self.grid.ranks) >= self.trace.world
 
     def victims(self, cells: Array) -> tuple[list[int], float, float]:
         """Ranks that wait in the steps of these cells, their median wait in ns, and the share of

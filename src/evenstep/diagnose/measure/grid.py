@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from evenstep import words
 from evenstep.diagnose.graph.build import BUSY, graph, of_hosts
 from evenstep.diagnose.graph.structure import (
     Graph,
@@ -85,8 +86,7 @@ class StepGrid:
         """Length of each step of the job: the median over ranks. Shape (steps,)."""
         if not self.start_ns.size:
             return np.zeros(len(self.steps))
-        step: Array = np.median(self.duration_ns, axis=1)
-        return step
+        return np.asarray(np.median(self.duration_ns, axis=1))
 
     @property
     def total_ns(self) -> float:
@@ -146,7 +146,8 @@ class StepGrid:
 def step_grid(trace: Trace) -> StepGrid:
     """Build the grid; without a step that all ranks finished, a grid of no steps."""
     numbers, ranks = _common_steps(trace)
-    numbers, limits = _finished(trace, numbers)
+    numbers, untimed, limits = _finished(trace, numbers)
+    ranks = np.setdiff1d(ranks, untimed)
     pieces = _pieces(trace, len(numbers))
     if len(pieces) < 2:
         return replace(_grid_of(trace, numbers, ranks), limits=limits)
@@ -295,11 +296,12 @@ def _stops(trace: Trace) -> Callable[[int], bool]:
     return has_one
 
 
-def _finished(trace: Trace, numbers: Array) -> tuple[Array, list[str]]:
-    """Steps without the last ones, which hosts have ended and devices have not, and a sentence on
-    them: with a call that has no end, though calls alike have one, and no later one of its rank."""
+def _finished(trace: Trace, numbers: Array) -> tuple[Array, Array, list[str]]:
+    """Steps without the last ones, which hosts have ended and devices have not: with a call that
+    has no end, though calls alike have one, and no later one of its rank; ranks of whose devices
+    there are no times, where others have some; and sentences on them."""
     if isinstance(trace.events, OnDisk) and not trace.events.on_device:
-        return numbers, []
+        return numbers, numbers[:0], []
     calls = trace.of_kind(Kind.COLLECTIVE)
     calls = calls.select((calls.flags & int(Flag.ON_DEVICE)) != 0)
     rank, ended = calls["rank"], (calls.device_exit_ns > 0) | (calls.exit_ns > 0)
@@ -310,7 +312,11 @@ def _finished(trace: Trace, numbers: Array) -> tuple[Array, list[str]]:
     over = np.flatnonzero(~np.isin(numbers, calls.step[flying]))
     left = len(numbers) - 1 - int(over[-1]) if len(over) else 0
     limits = [f"last steps left out, which devices had not finished: {left}"] * (left > 0)
-    return numbers[: len(numbers) - left], limits
+    timed = rank[calls.device_exit_ns > 0]
+    untimed = np.setdiff1d(rank, timed) if len(timed) else timed
+    if len(untimed):  # hosts are ahead of their devices, by nobody knows how much
+        limits.append(f"left out, as their devices have no times: {words.ranks(untimed.tolist())}")
+    return numbers[: len(numbers) - left], untimed, limits
 
 
 def _fill_steps(grid: StepGrid, steps: Columns) -> None:
@@ -438,11 +444,8 @@ def _sample(trace: Trace, numbers: Array) -> tuple[Trace, Array]:
     for start in starts:
         sampled[start : start + each_of] = True
     edges = np.flatnonzero(np.diff(sampled.astype(int), prepend=0, append=0)).reshape(-1, 2)
-    wanted = _recorded_columns(trace)
-    windows = [
-        trace.window(int(numbers[first]), int(numbers[last - 1]) + 1, wanted)
-        for first, last in edges
-    ]
+    wanted, bounds = _recorded_columns(trace), numbers[edges - [0, 1]] + [0, 1]
+    windows = [trace.window(first, last, wanted) for first, last in bounds.tolist()]
     tables = {kind: Columns.concatenate([w.of_kind(kind) for w in windows]) for kind in wanted}
     order = {kind: np.argsort(table["rank"], kind="stable") for kind, table in tables.items()}
     tables = {kind: table.select(order[kind]) for kind, table in tables.items()}

@@ -79,10 +79,9 @@ class MeasuredTime(TypedDict):
 
 def throughput(trace: Trace, grid: StepGrid) -> Throughput:
     """Samples per second of the job where every rank's batch is known, else steps per second."""
-    elapsed_s = grid.total_ns / 1e9
     rate: RateUnit = "steps/s"
-    amount = float(len(grid.steps))
-    if (grid.samples > 0).all() and not trace.missing_ranks:
+    amount, elapsed_s = float(len(grid.steps)), grid.total_ns / 1e9
+    if (grid.samples > 0).all() and len(grid.ranks) >= trace.world:
         amount, rate = float(grid.samples.sum()), "samples/s"
     return {"value": amount / elapsed_s if elapsed_s > 0 else None, "unit": rate}
 

@@ -236,7 +236,7 @@ def _limits(
         "uneven": odd,
         "apart": not cut.barriers,
         "contended": scheduler is not None and scheduler.oversubscribed,
-        "missing": trace.missing_ranks,
+        "missing": len(grid.ranks) < trace.world,
         "device": grid.graph.device.any(),
         "transfer": elsewhere,
         "grows": elsewhere and grows.contention is not None,
