@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from evenstep.hooks.mpi.groups import LONGEST_NAME, MpiGroups, shorten
+from evenstep.trace.reader import read_spool
 
 WORLD = 4
 
@@ -82,3 +83,20 @@ def test_a_short_name_stays_as_it_is():
     assert shorten("MPI_COMM_WORLD.Dup") == "MPI_COMM_WORLD.Dup"
     assert shorten("n" * LONGEST_NAME) == "n" * LONGEST_NAME
     assert len(shorten("n" * (LONGEST_NAME + 1))) < LONGEST_NAME
+
+
+def test_an_intercommunicator_is_of_both_sides_and_what_mpi_does_not_make_is_none(groups, spool):
+    other = communicator(5, ranks=[2, 3], name="between")
+    other.Is_inter = lambda: True
+    other.Get_remote_group = lambda: Group([0, -1])  # one is of no rank of this world
+    state = groups.state(other)
+    assert (state.ranks, groups.state(other)) == ((0, 2, 3), state)
+    before = dict(groups._names)
+    for child in (None, groups._null):
+        groups.made(other, "Split", child)
+    assert groups._names == before
+    groups.made(communicator(9), "Split", child := communicator(5, ranks=[1, 3]))
+    assert groups.state(child).ranks == (1, 3)  # the handle came back
+    shown = [one["name"] for one in read_spool(spool.path).groups.values()]
+    assert shown == ["between", "communicator.Split"]
+    assert Group.held == 1

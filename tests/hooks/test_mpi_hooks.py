@@ -385,3 +385,33 @@ def test_a_world_of_several_is_told_what_is_not_seen(recorder):
     assert facts["framework"] == calls.LIMIT
     assert scene.hooks.describe()["not_recorded"] == list(calls.UNSEEN)
     scene.hooks.remove()
+
+
+@pytest.mark.parametrize("name", ["Wait", "wait", "Test"])
+def test_a_wait_for_a_receive_left_open_asks_for_the_status(scene, name):
+    scene.mpi.result = True
+    request = scene.comm.Irecv(WIDE)
+    getattr(request, name)()
+    assert isinstance(scene.mpi.made[-2][2]["status"], scene.mpi.Status)
+    assert scene.told("peer_or_root", "payload", "group_seq") == [(1, 9, 0)]
+    own = scene.mpi.Status()
+    own.source = 0
+    getattr(scene.comm.Irecv(WIDE), name)(status=own)
+    assert scene.mpi.made[-2][2]["status"] is own
+    assert scene.told("peer_or_root")[-1] == (3,)
+    getattr(scene.comm.Irecv(WIDE, 2, 9), name)()
+    assert scene.mpi.made[-2][1:] == ((), {})
+
+
+def test_of_more_requests_than_are_remembered_the_oldest_is_let_go(scene, monkeypatch):
+    monkeypatch.setattr("evenstep.hooks.mpi.requests.MOST_OPEN", 2)
+    requests = []
+    for scene.mpi.handle in (21, 22, 23):
+        requests.append(scene.comm.Isend(ROW, 1))
+    for request in requests:
+        request.Wait()
+    assert scene.open() == [True, False, False]
+    requests = [scene.comm.Isend(ROW, 1) for scene.mpi.handle in (31, 32)]
+    for request in requests:
+        request.Wait()
+    assert scene.open()[3:] == [False, False]
