@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -158,3 +160,37 @@ def test_a_program_that_goes_on_to_something_else_has_no_step_until_that_repeats
         assert not cycle.ends(WIDTH, "other")
         others += 1
     assert others == REPEATS * 2 + FEWEST_CALLS + 1
+
+
+@given(st.lists(st.integers(0, 1), max_size=40), st.integers(1, 5))
+def test_the_shortest_repetition_that_is_long_enough_is_found(seen, repeats):
+    """By looking at each period and each beginning in turn."""
+    expected = next(
+        (
+            (start, period)
+            for period in range(1, len(seen) + 1)
+            for start in range(len(seen) - period + 1)
+            if all(seen[at] == seen[at + period] for at in range(start, len(seen) - period))
+            and len(seen) - start >= repeats * period
+            and 2 * (len(seen) - start) >= len(seen)
+        ),
+        (0, 0),
+    )
+    assert repetition(seen, repeats) == expected
+
+
+@given(
+    unit=st.lists(st.integers(0, 3), min_size=1, max_size=6),
+    before=st.lists(st.integers(4, 6), max_size=6),
+    times=st.integers(30, 60),
+)
+def test_steps_of_a_loop_end_where_it_begins_anew(unit, before, times):
+    """As far apart as the shortest period of the unit, whatever came before the loop."""
+    calls = [*before, *unit * times]
+    period = next(p for p in range(1, len(unit) + 1)
+                  if len(unit) % p == 0 and unit == unit[:p] * (len(unit) // p))  # fmt: skip
+    ends = followed(calls)
+    apart = {after - end for end, after in pairwise(ends)}
+    assert apart <= {period} | ({ends[1] - ends[0]} if before else set())
+    assert ends[-1] >= len(calls) - period
+    assert len(ends) >= len(unit) * times // period
