@@ -136,25 +136,25 @@ def test_only_as_many_finished_steps_are_kept_as_others_need(make, lag):
 
 @pytest.mark.parametrize("make", [CompiledWorld, PythonWorld])
 def test_a_computation_is_slower_as_long_as_its_collective_is_in_flight(make):
-    """20 of work at two thirds of the pace: all of it, 8 of it until 12, and none of it."""
-    ranks, zero = np.arange(3), np.zeros(3, int)
-    size = np.array([100.0, 12.0, 12.0])
-    volley = MessageVolley(ranks, zero - 1, size, zero * 0.0, size, np.arange(4), ranks)
-    world = make(np.ones(3), (3,))
+    """20 of work at two thirds of the pace: all of it, 8 of it until 12, none, 16 until 24."""
+    ranks, zero = np.arange(4), np.zeros(4, int)
+    size = np.array([100.0, 12.0, 12.0, 24.0])
+    volley = MessageVolley(ranks, zero - 1, size, zero * 0.0, size, np.arange(5), ranks)
+    world = make(np.ones(4), (4,))
     flow = world.flow(Carriage(ranks, ranks, (volley,)))
     plan = StepPlan(
         role=zero, start=np.array([0, 3]), kind=np.array([COMPUTE, SLOWED, COLLECTIVE]),
         stream=np.array([0, 0, 1]), instance=np.array([-1, -1, 0]), soft=np.array([-1, 2, -1]),
         need_start=np.zeros(4, int), need=zero[:0], back=zero[:0], flow=np.array([flow]),
     )  # fmt: skip
-    world.job(0, np.zeros(3), slowdown=0.5)
-    value = np.array([[0.0, 0.0, 50.0], [20.0] * 3, [0.0] * 3])
+    world.job(0, np.zeros(4), slowdown=0.5)
+    value = np.array([[0.0, 0.0, 50.0, 0.0], [20.0] * 4, [0.0] * 4])
     world.feed(0, world.graph(plan), value, np.ones(1))
     world.final(0)
     assert world.run(1 << 40) == STUCK
     enter, end = world.take(0)
-    np.testing.assert_allclose(enter, [[0, 0, 0], [0, 0, 50], [0, 0, 0]], atol=1e-6)
-    np.testing.assert_allclose(end, [[0, 0, 50], [30, 24, 70], [100, 12, 12]], atol=1e-6)
+    np.testing.assert_allclose(enter, [[0] * 4, [0, 0, 50, 0], [0] * 4], atol=1e-6)
+    np.testing.assert_allclose(end, [[0, 0, 50, 0], [30, 24, 70, 28], [100, 12, 12, 24]], atol=1e-6)
 
 
 @pytest.mark.parametrize("make", [CompiledWorld, PythonWorld])

@@ -142,7 +142,7 @@ class CompiledWorld:
         _, enter, end = rows[:, :, : self._of_job[job]]
         return enter, end
 
-    def messages(self, graph: int, *, shared: bool = False) -> int:
+    def messages(self, graph: int, *, shared: bool) -> int:
         """Messages of a step, of those collectives whose messages are all simulated one by one;
         `shared`: of these, those on links where others may be."""
         return int(self._c.world_messages(self._world, graph, shared))

@@ -174,7 +174,7 @@ class PythonWorld:
         which.taken += 1
         return step.enter, step.end
 
-    def messages(self, graph: int, *, shared: bool = False) -> int:  # noqa: ARG002
+    def messages(self, graph: int, *, shared: bool) -> int:  # noqa: ARG002
         """Messages of a step's collectives that are not closed: here each gets its rate anew."""
         used = [self._flows[flow] for flow in self._plans[graph].flow.tolist()]
         return sum(len(s.gate) * s.repeats for one in used if not one.closed for s in one.stages)
