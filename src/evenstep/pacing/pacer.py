@@ -54,12 +54,9 @@ class PacerSettings:
 
 
 class Pacer:
-    """Decides before each step how long one rank is held.
+    """Decides before each step how long one rank is held."""
 
-    `account` is shared by the trials of the job's actions; None where pacing is the only one.
-    """
-
-    def __init__(self, settings: PacerSettings, account: TrialBudget | None = None) -> None:
+    def __init__(self, settings: PacerSettings) -> None:
         self.settings = settings
         self.killed = False
         self._batch: int | None = None
@@ -71,9 +68,8 @@ class Pacer:
         allowed = settings.stability_cost if settings.objective == "stability" else SHARE
         self._seed = f"{settings.run_id}/{settings.attempt}/pace"
         self.trial = RandomTrial(
-            TrialBudget() if account is None else account, seed=self._seed,
-            objective=settings.objective, share=allowed,
-        )  # fmt: skip
+            TrialBudget(), seed=self._seed, objective=settings.objective, share=allowed
+        )
         self.ledger = RankLedger(share=max(LOSS_SHARE, allowed), ranks=settings.world)
         self._reset()
 
