@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 import time
+from collections import Counter
 from itertools import pairwise
 from time import monotonic_ns
 
@@ -111,6 +112,35 @@ def test_a_look_that_waits_for_the_lock_counts_for_those_due_meanwhile(watched, 
         now = max(watch.look(now)[0], now + MS)
     found = {frames[0]: int(row["payload"]) for frames, row in written()}
     assert found["train.py:2 encode"] == pytest.approx(sum(found.values()) / 2, rel=0.4)
+
+
+@pytest.mark.parametrize(
+    ("part", "share", "tells"), [(0.1, 0.0, True), (0.4, 0.0, True), (0.4, 1.0, False)]
+)
+def test_looks_are_spared_after_a_wait_for_the_lock_where_another_thread_may_take_it(
+    watched, monkeypatch, part, share, tells
+):
+    """At the end of each step Python computes, and lets go of the lock after 5 ms: a spared look is
+    40 ms later, when it rests again."""
+    watch, recorder, written = watched
+    watch._durations = lambda: (94 * MS,) * 16
+    monkeypatch.setattr(vigil.Rivals, "busiest", lambda *_: 0)
+    watch._rivals.share = share
+    start = begins(recorder, monotonic_ns())
+    watch.look(start)
+    now = later = start + 60_000 * MS
+    while now < later + 60_000 * MS:
+        into = (now - later) % (94 * MS)
+        begins(recorder, now - into)
+        computes = into > (1 - part) * 94 * MS
+        seen = ["train.py:2 encode"] if computes else ["train.py:1 rest"]
+        monkeypatch.setattr(vigil, "frames_of_thread", lambda _, seen=seen: seen)
+        now = max(watch.look(now + 5 * MS * computes)[0], now + MS)
+    looks = Counter()
+    for stack, row in written():
+        looks[stack[0]] += int(row["payload"])
+    told = looks["train.py:2 encode"] == pytest.approx(part * looks.total(), rel=0.25)
+    assert told == tells
 
 
 @pytest.fixture
@@ -369,6 +399,7 @@ def test_threads_that_have_not_run_or_are_ours_do_not_compete(watched, beside, m
     _, recorder, _ = watched
     wanted = {}
     monkeypatch.setattr(vigil, "read_text", lambda path, **_: wanted.get(path))
+    monkeypatch.setattr(threading, "enumerate", lambda: [beside])
     found = vigil.Rivals()
     for at in (0, 100 * MS):  # whose accounts cannot be read
         assert found.busiest(recorder.ident, 1 + at) == 0
@@ -383,3 +414,9 @@ def test_threads_that_have_not_run_or_are_ours_do_not_compete(watched, beside, m
     assert found.busiest(beside.ident, 1 + 300 * MS) == 0
     found._seen = {beside.native_id: (1 + 200 * MS, 0)}
     assert found.busiest(recorder.ident, 1 + 300 * MS) == beside.ident
+    assert found.share == pytest.approx(0.8)
+    assert found.busiest(recorder.ident, 1 + 400 * MS) == 0
+    assert found.share == 0.0
+    found._seen = {}  # as of a thread that has just begun
+    assert found.busiest(recorder.ident, 1 + 500 * MS) == 0
+    assert found.share == 1.0

@@ -4,15 +4,16 @@ import pytest
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
+from tests.diagnose.programs import Do, Job
 from tests.diagnose.synthetic import MS, World, with_rows
 
 
-def seen(trace, rank, counts, step=30):
+def seen(trace, rank, counts, step=30, phase=Phase.BACKWARD):
     """Looks at a rank: {stack: how many}."""
     for stack, looks in counts.items():
         names = (*trace.names, stack)
         trace = with_rows(
-            trace, rank=rank, kind=Kind.STACK, step=step, op=Phase.BACKWARD, payload=looks,
+            trace, rank=rank, kind=Kind.STACK, step=step, op=phase, payload=looks,
             bytes_in=sum(counts.values()), name=len(names) - 1, enter_ns=1, exit_ns=2,
         )  # fmt: skip
         trace.names = names
@@ -143,18 +144,42 @@ def test_of_steps_that_are_slow_on_all_ranks_the_place_they_are_longer_in_is_nam
     assert finding.cause.endswith("90 % of the looks at rank 0 it was in train.py:44 save")
 
 
-@pytest.mark.parametrize(("every", "told"), [(15, True), (1, False)])
-def test_of_checkpoints_of_all_ranks_the_place_is_named_without_looks_at_other_steps(every, told):
-    """In a short job every look is at an overdue step; what each step has needs a comparison."""
+@pytest.mark.parametrize(
+    ("every", "phase", "told"),
+    [
+        (15, Phase.CHECKPOINT, True), (1, Phase.CHECKPOINT, True),
+        (15, Phase.OTHER, True), (1, Phase.OTHER, False),
+    ],
+)  # fmt: skip
+def test_of_checkpoints_of_all_ranks_the_place_is_named_without_looks_at_other_steps(
+    every, phase, told
+):
+    """In a short job every look is at an overdue step. What each step has needs a comparison, or
+    looks that were taken in a checkpoint."""
     table = World().everywhere()
     table[14::every] = 300 * MS
     trace = World().delayed(Phase.CHECKPOINT, table).trace()
     for rank in range(4):
         for step in (29, 60):  # as at the end of the job, which no step has
-            trace = seen(trace, rank, {"train.py:44 save < train.py:9 main": 30}, step=step)
+            looks = {"train.py:44 save < train.py:9 main": 30}
+            trace = seen(trace, rank, looks, step=step, phase=phase)
     found = diagnose(trace).findings[0]
     assert (found.mode, found.where.ranks) == ("checkpoint_stall", ())
     assert [stack.frames[0] for stack in found.stacks] == ["train.py:44 save"] * 4 * told
+
+
+def test_of_checkpoints_of_a_rank_what_it_does_after_them_is_not_the_place():
+    """Beside the others it is longer in both; the finding is of the checkpoints alone."""
+    table = World().everywhere()
+    table[9::10, 2] = 300 * MS
+    trace = World().delayed(Phase.CHECKPOINT, table).trace()
+    for rank in range(4):
+        trace = seen(trace, rank, {"train.py:9 main": 30})
+    save, log = {"<torch/save.py>:9 write < train.py:44 save": 20}, {"train.py:48 log": 60}
+    trace = seen(seen(trace, 2, save, step=29, phase=Phase.CHECKPOINT), 2, log, step=29)
+    found = diagnose(trace).findings[0]
+    assert (found.mode, found.where.ranks) == ("checkpoint_stall", [2])
+    assert [stack.frames[-1] for stack in found.stacks] == ["train.py:44 save"]
 
 
 def test_of_periodic_slow_steps_the_place_they_are_longer_in_is_named():
@@ -245,3 +270,31 @@ def test_of_a_death_the_stack_is_that_of_its_exception():
         ["data.py:31 batch", "train.py:9 main"]
     ]
     assert "threading" not in finding.cause
+
+
+def test_of_input_that_all_ranks_wait_for_the_place_in_the_loader_is_named():
+    """Looks outside the input are more, and as long on all ranks."""
+    trace = World(input_ns=20 * MS).trace()
+    for rank in range(4):
+        trace = seen(trace, rank, {"train.py:9 main": 60})
+        trace = seen(trace, rank, {"data.py:7 decode < train.py:8 main": 20}, phase=Phase.INPUT)
+    finding = diagnose(trace).findings[0]
+    assert (finding.mode, finding.where.ranks) == ("input_pipeline", ())
+    assert [stack.frames[0] for stack in finding.stacks] == ["data.py:7 decode"] * 4
+    assert finding.cause.endswith("25 % of the looks at rank 0 it was in data.py:7 decode")
+
+
+@pytest.mark.parametrize("line", ["train.py:31 fit", "<torch/nn.py>:9 forward < train.py:31 fit"])
+def test_of_devices_that_wait_for_all_hosts_the_scripts_own_line_is_named(line):
+    """As of `.item()` in each step; what torch is in is the work that hosts issue."""
+    layer = [Do("work", 10 * MS), Do("call", group=0)]
+    trace = Job(
+        ranks=4, groups=[("default_pg", (0, 1, 2, 3))], program=lambda _: 6 * layer, steps=60,
+        device=True, transfer=lambda *_: 3 * MS, noise=0.01, issue_ns=lambda *_: 16 * MS,
+    ).run().trace()  # fmt: skip
+    for rank in range(4):
+        trace = seen(trace, rank, {"<torch/graph.py>:979 backward < train.py:30 fit": 60, line: 40})
+    finding = diagnose(trace).findings[0]
+    assert (finding.title, finding.where.ranks) == ("Launch-bound", ())
+    named = [stack.frames[0] for stack in finding.stacks]
+    assert named == ["train.py:31 fit"] * 4 * line.startswith("train")

@@ -27,7 +27,7 @@ from evenstep.trace.spool.layout import WORD_EXIT, WORD_GROUP_SEQ, WORD_KIND, WO
 
 MOST_LOOKS, FEWEST_LOOKS = 40, 6  # samples of a burst
 SHORTEST_NS = 2_000_000  # between two samples
-SPARING = 8  # shortest time between two samples, in waits for the interpreter's lock
+SPARING = 8  # shortest time between two samples, in turns that rivals get for one
 FIRST_GAP_NS, GAP_NS = 1_000_000_000, 15_000_000_000  # between regular bursts: doubled each time
 OVERDUE_GAP_NS = 3_000_000_000  # between bursts of overdue steps
 OVERDUE, OVERDUE_NS = 1.5, 20_000_000  # an overdue step: longer than 1.5 median ones and 20 ms
@@ -113,7 +113,8 @@ class Vigil:
         shortest_ns = max(burst_ns // MOST_LOOKS, SHORTEST_NS)
         self._take(now_ns, round((now_ns - self._last_ns) / shortest_ns))
         if self._looks < MOST_LOOKS and now_ns < self._until_ns:
-            every_ns = min(SPARING * late_ns, burst_ns // FEWEST_LOOKS)
+            turn_ns = late_ns * self._rivals.share  # with the lock, taken from the training thread
+            every_ns = min(int(SPARING * turn_ns), burst_ns // FEWEST_LOOKS)
             self._last_ns, self._due_ns = now_ns, now_ns + max(every_ns, shortest_ns)
             return self._due_ns
         self._write()
@@ -184,12 +185,13 @@ class Rivals:
     kernel's sched-stats.rst)."""
 
     def __init__(self) -> None:
+        self.share = 0.0  # of the time, for which the busiest wanted a core; 1 where not known yet
         self._seen: dict[int, tuple[int, int]] = {}  # by native number: when, and for how long
 
     def busiest(self, ident: int, now_ns: int) -> int:
         """The thread, other than `ident`, this one and ours, that wanted a core for most of the
         time since the last call; 0 for none."""
-        before, self._seen, found = self._seen, {}, (BUSY, 0)
+        before, self._seen, self.share, found = self._seen, {}, 0.0, (BUSY, 0)
         for thread in threading.enumerate():
             mine = thread.ident in (None, ident, threading.get_ident())
             if mine or thread.name.startswith(OURS):
@@ -199,5 +201,7 @@ class Rivals:
             wanted = sum(map(int, account.split()[:2]))
             since_ns, earlier = before.get(number, (now_ns, wanted))
             self._seen[number] = now_ns, wanted
-            found = max(found, ((wanted - earlier) / max(now_ns - since_ns, 1), thread.ident or 0))
+            share = (wanted - earlier) / max(now_ns - since_ns, 1)
+            self.share = max(self.share, share if number in before else 1.0)
+            found = max(found, (share, thread.ident or 0))
         return found[1]

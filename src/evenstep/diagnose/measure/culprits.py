@@ -21,11 +21,14 @@ from evenstep.diagnose.measure.hosts import hardware, metric_samples, node_of
 from evenstep.diagnose.sentences import say
 from evenstep.statistics.outliers import Series, standing
 from evenstep.trace.columns import Array, Columns
-from evenstep.trace.frames import SEPARATOR, own_place
-from evenstep.trace.spool.layout import Kind
+from evenstep.trace.frames import SEPARATOR, distance, own_place
+from evenstep.trace.spool.layout import Kind, Phase
 from evenstep.trace.trace import Trace
 
 PlaceOf = Callable[[Sequence[str]], str]
+#: The phase of a mode: a place that was not seen in it is none of the mode's, if any was. None is
+#: seen in an evaluation, which is known by its end.
+PHASES = {"input_pipeline": int(Phase.INPUT), "checkpoint_stall": int(Phase.CHECKPOINT)}
 
 
 class StackSamples(NamedTuple):
@@ -137,11 +140,17 @@ def _of_late(
     than the others usually are, the longest first."""
     ranks, sampled = finding.where.ranks[: levels.LISTED], np.unique(rows["rank"]).tolist()
     outside = np.isin(rows["rank"], ranks, invert=True)
+    theirs = inside & (rows.op == PHASES.get(finding.mode, -1))
     if not ranks:  # all are late together: each beside its own other steps
         ranks, outside = sampled[: levels.LISTED], ~inside
         rare = finding.when.pattern == "transient"  # and long: in others nobody may have looked
-        if not (inside.any() and (rare or outside.any())):
-            return []
+        if not (rare or outside.any() or theirs.any()):  # devices wait for the script's own calls
+            own = np.array([not distance(name) for name in trace.names])
+            theirs = own[rows.name] & (finding.mode == "runtime_jitter")
+            if not theirs.any():
+                return []
+    theirs = theirs if theirs.any() else inside
+    there = {place_of(trace.names[each].split(SEPARATOR)) for each in rows.name[theirs]}
     others = [_samples(trace, rows, rank, outside, place_of) for rank in sampled]
     others = [each for each in others if each.total]
     found = []
@@ -149,12 +158,12 @@ def _of_late(
         mine = _samples(trace, rows, rank, inside, place_of)
         excess = {place: mine.more_ns(others, place) for place in mine.places}
         sure = {place: more - mine.error_ns(place) for place, more in excess.items()}
-        worst = sorted((p for p in excess if excess[p] > 0), key=lambda p: (-sure[p], p))
+        worst = sorted((p for p in there if excess.get(p, 0) > 0), key=lambda p: (-sure[p], p))
         for place in worst[: levels.SEVERAL]:
             longer, seen = _longer_lines(mine, others, place), mine.places[place]
             share = sum(mine.share(place, line) for line in longer)
-            there = [text for text in sorted(seen) if text.partition(SEPARATOR)[0] == longer[0]]
-            text = max(there, key=lambda each: seen[each])
+            texts = [text for text in sorted(seen) if text.partition(SEPARATOR)[0] == longer[0]]
+            text = max(texts, key=lambda each: seen[each])
             if mine.share(place) >= levels.MINOR:
                 found.append(CallStack(rank, round(share, 3), text.split(SEPARATOR)))
     return found
