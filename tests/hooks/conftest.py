@@ -34,8 +34,9 @@ def observed(recorder: Recorder, give_up: Any = print) -> Any:
 class Scenes:
     """What two ranks recorded under each span of the job."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, log: str) -> None:
         self.trace = trace
+        self.log = log  # what they wrote into it
 
     def span(self, name: str, rank: int = 0) -> Columns:
         """A rank's named span."""
@@ -91,10 +92,12 @@ def scenes(mechanism: str, tmp_path_factory: pytest.TempPathFactory) -> Scenes:
         pytest.skip(built.reason)
     folder = tmp_path_factory.mktemp("job")
     ranks = [start("tests.hooks.collectives_job", folder, mechanism, rank, 2) for rank in range(2)]
+    log = ""
     for rank in ranks:
         _, errors = rank.communicate()
         assert rank.returncode == 0, errors
-    return Scenes(evenstep.load(folder))
+        log += errors
+    return Scenes(evenstep.load(folder), log)
 
 
 @pytest.fixture

@@ -45,6 +45,10 @@ def test_a_collective_is_recorded_once_with_its_operation_and_size(scenes, scene
     assert (seen.op[0], seen.bytes_in[0], seen.bytes_out[0]) == ONE_COLLECTIVE[scene]
 
 
+def test_torch_does_not_warn_of_kernels_in_the_jobs_log(scenes):
+    assert "registered" not in scenes.log
+
+
 @pytest.mark.parametrize("scene", [name for name in ONE_COLLECTIVE if name != "mesh"])
 def test_both_ranks_agree_on_a_collectives_identity(scenes, scene):
     first, second = scenes.both(scene)

@@ -7,6 +7,7 @@ messages, and groups made later. It costs 6-7 microseconds, nearly all of it in 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from time import monotonic_ns, thread_time_ns
 from typing import Any
@@ -46,7 +47,9 @@ class DispatcherHooks:
                 self.unseen.append(operation.name)
                 continue
             kernel = self._kernel(operation, packet.default)
-            library.impl(operation.name, kernel, self._key, with_keyset=True)
+            with warnings.catch_warnings():  # torch warns once that a kernel is replaced
+                warnings.simplefilter("ignore", UserWarning)
+                library.impl(operation.name, kernel, self._key, with_keyset=True)
         self._library = library
 
     @property
