@@ -237,7 +237,7 @@ def how_ended(facts: Mapping[str, Any], *, brief: bool = False) -> str:
         text = "the end of its script" if "closed" in facts else "an end without a word"
     left = facts.get("left") if "signal" not in end else None
     if left and not brief:
-        text += f" by {left['by']} at {seen_at(left['frames'])}"
+        text += f" by {left['by']}" * bool(left["by"]) + f" at {seen_at(left['frames'])}"
     if raised:
         text = str(raised["type"])
     if brief:

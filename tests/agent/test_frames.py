@@ -173,3 +173,21 @@ threading.Thread(target=look, args=(threading.get_ident(),)).start()
 def test_a_script_that_has_ended_and_waits_for_its_threads_is_nowhere():
     found = subprocess.run([sys.executable, "-c", WAITS], check=True, timeout=600, stdout=-1)
     assert found.stdout == b"[]\n"
+
+
+@pytest.mark.parametrize(("last", "line"), [("leave()", 8), ("pass", 9)])
+def test_of_a_script_that_is_over_the_last_line_of_its_module_is_known(tmp_path, last, line):
+    """As of a bare `raise SystemExit`; while it runs there is none."""
+    script = tmp_path / "train.py"
+    script.write_text(f"""import atexit
+from evenstep.agent.pulse.frames import ScriptEnd
+def leave():
+    raise SystemExit
+end = ScriptEnd()
+assert end.frames() == []
+atexit.register(lambda: print(*end.frames()))
+{last}
+assert end.frames() == []
+""")
+    told = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert told.stdout.strip().endswith(f"/train.py:{line} <module>")

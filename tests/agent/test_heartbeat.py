@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from evenstep.agent.pulse.frames import ScriptEnd
 from evenstep.agent.pulse.heartbeat import PERIOD_NS, Heartbeat
 from evenstep.agent.recording.phases import Word
 from evenstep.agent.recording.recorder import Recorder
@@ -271,6 +272,23 @@ def test_the_line_that_calls_sys_exit_is_kept(leaving, spool):
     left = facts(spool)["left"]
     assert left["by"] == "sys.exit"
     assert left["frames"][0].endswith("test_the_line_that_calls_sys_exit_is_kept")
+
+
+def test_the_line_that_raises_system_exit_in_a_child_of_multiprocessing_is_kept(leaving, spool):
+    """Its exit functions run while the exception is handled."""
+    try:
+        raise SystemExit
+    except SystemExit:
+        leaving.stop(5.0)
+    left = facts(spool)["left"]
+    assert left["by"] == "SystemExit"
+    assert left["frames"][0].endswith("raises_system_exit_in_a_child_of_multiprocessing_is_kept")
+
+
+def test_of_a_script_that_is_over_the_last_line_is_kept(leaving, spool, monkeypatch):
+    monkeypatch.setattr(ScriptEnd, "frames", lambda _: ["train.py:9 <module>"])
+    leaving.stop(5.0)
+    assert facts(spool)["left"] == {"by": "", "frames": ["train.py:9 <module>"]}
 
 
 def test_a_sys_exit_that_the_script_caught_and_trained_on_is_not(leaving, recorder, spool):

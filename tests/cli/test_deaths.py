@@ -130,10 +130,16 @@ def test_how_it_ended_is_known_though_its_parent_has_asked_before(code, fact):
     assert told in (fact, {})  # {} before Linux 6.15, which forgets
 
 
-def test_the_one_that_had_left_is_told_of_before_the_one_that_waited_for_it(tmp_path):
+@pytest.mark.parametrize("observed", [True, False])
+def test_the_one_that_had_left_is_told_of_before_the_one_that_waited_for_it(tmp_path, observed):
+    """Also where the last steps were not observed, to cost little: it lost its peer."""
     paths = [RunFolder(tmp_path).spool_path(0, number) for number in (0, 1)]
     waiting = Spool.create(paths[0], {"rank": 0}, ring_bytes=1000, summary_bytes=1)
-    waiting.put(5, 6, Kind.COLLECTIVE, Op.ALL_REDUCE, 3, flags=int(Flag.FAILED), group_seq=7)
+    failed = int(Flag.FAILED) * observed
+    waiting.put(5, 6, Kind.COLLECTIVE, Op.ALL_REDUCE, 3, flags=failed, group_seq=7)
+    if not observed:
+        lost = "[/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:28573"
+        waiting.add_fact("raised", {"type": "RuntimeError", "message": lost})
     waiting.shut()
     victim, left = (_Rank(path, number, 10 + number, 0) for number, path in enumerate(paths))
     told = _death_message(victim, {"exit_code": 1}, left)

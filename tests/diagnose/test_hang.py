@@ -182,6 +182,25 @@ def test_the_call_before_again_in_another_step_means_that_one_was_left_out(step,
     assert finding.cause.endswith(f"rank 1 seems to have {said}")
 
 
+@pytest.mark.parametrize("left_out", [1, 0])
+def test_who_left_out_a_call_in_an_earlier_step_is_told_with_that_step(left_out):
+    """Its later calls ended those of the others' earlier steps, and at last it made none more."""
+    calls = World().trace().of_kind(Kind.COLLECTIVE)
+    last = {"group_seq": int(calls.group_seq[calls.group == 0].max()) + 1 - left_out, "step": 59}
+    trace = hung(World(), {0: last, 1: last, 3: last})
+    events = trace.events
+    mine = (events["rank"] == 2) & (events.kind == int(Kind.COLLECTIVE)) & (events.group == 0)
+    at = events.group_seq[mine & (events.step == 20)].max()
+    numbers = events.group_seq - left_out * (mine & (events.group_seq > at))
+    gone = (mine & (events.group_seq == at)) | (~mine & (events.group_seq == last["group_seq"]))
+    kept = ~gone | (left_out == 0) | (events.exit_ns == 0)
+    trace.events = events.with_column("group_seq", numbers).select(kept)
+    finding = hang_of(trace)
+    assert finding.where.ranks == [2]
+    assert ("; it left out 1 call in step 20, which rank 0 made" in finding.cause) == left_out
+    assert finding.options[0].action.startswith("let all ranks make the same calls") == left_out
+
+
 def test_calls_without_a_place_have_that_of_the_latest_call_alike():
     trace = hung(TWO, {0: {"bytes_in": 25_000_000}, 1: {"bytes_in": 16_000_000}})
     calls = (trace.events.kind == Kind.COLLECTIVE) & (trace.events.bytes_in == 25_000_000)

@@ -148,6 +148,32 @@ def test_who_left_by_a_call_is_told_with_its_line(by, code):
     assert f"that call of {by}" in finding.options[0].action
 
 
+@pytest.mark.parametrize(
+    ("said", "named"),
+    [("[/src/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [::1]:9", 1),
+     ("HTTP: connection closed by peer", 0)],
+)  # fmt: skip
+def test_who_had_left_before_another_lost_its_peer_is_named_without_their_last_calls(said, named):
+    """As where only some steps are observed, to cost little."""
+    ends = {
+        1: {"closed": (10 * MS, {"reason": "exit"}), "ended": (900 * MS, {"exit_code": 0})},
+        0: {"raised": raised(600 * MS, message=said), "closed": (700 * MS, {})},
+    }
+    trace, _ = broken(World(ranks=2), ends)
+    trace.ranks[1].facts["left"] = {"by": "", "frames": ["train.py:31 <module>"]}
+    trace.events = trace.events.select(trace.events.step < 40)
+    trace.summaries, trace.summary_rank = np.zeros(1, trace.summaries.dtype), np.array([0])
+    known = {"last_step": 59, "count": 1, "step_sum_ns": 64 * MS, "end_ns": 64 * MS}
+    for name, value in known.items():
+        trace.summaries[name] = value
+    finding = first(trace)
+    assert (finding.mode, finding.where.ranks) == ("hang" if named else "rank_failed", [named])
+    assert "after step 59" in finding.observation
+    told = "had ended (exit code 0 at train.py:31 <module>)" in finding.cause
+    assert told == bool(named)
+    assert finding.options[0].action.startswith("find why" if named else "fix what raises")
+
+
 def test_a_workers_death_is_looked_for_at_the_worker():
     own = raised(MS, message="DataLoader worker (pid 7) is killed by signal: Killed. ")
     trace, _ = broken(World(), {2: {"raised": own}, 0: {"raised": raised(900 * MS)}})

@@ -302,7 +302,7 @@ def _death_message(
     """
     death = f"rank {rank.rank} (process {rank.pid}) died"
     try:
-        from evenstep.diagnose.measure.attempts import gave_up
+        from evenstep.diagnose.measure.attempts import gave_up, lost_peer
         from evenstep.watch.spool import SpoolTail
     except ImportError:  # the extra that reads traces is not installed
         return f"{death}: {words.how_ended({'ended': ended})}"
@@ -316,7 +316,7 @@ def _death_message(
     absent = sorted(each.rank for each, its in tails.items() if its.is_outside())
     if absent and any(gave_up(its.facts) for its in (tail, *tails.values())):
         return f"{words.ranks(absent)} did not come, in no collective; {death}"
-    awaited = inside or tail.last_operation_failed()
+    awaited = inside or tail.last_operation_failed() or lost_peer(tail.facts)
     left_ns = {each: _left_ns(its.facts, ending=bool(awaited)) for each, its in tails.items()}
     before = min(left_ns, key=left_ns.__getitem__, default=rank)
     if "raised" in tail.facts and left_ns.get(before, math.inf) < _left_ns(tail.facts):

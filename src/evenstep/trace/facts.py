@@ -42,7 +42,7 @@ SHAPES: dict[str, Any] = {
         mechanism=str, instead=str | None, unseen=list[str],
         every=Annotated[int, msgspec.Meta(ge=1)],
     ),
-    "left": _object(by=str, frames=list[str]),  # where sys.exit or os._exit was called
+    "left": _object(by=str, frames=list[str]),  # where the script ended, by which call, if any
     "loader_workers": int,  # the fewest of any DataLoader
     "locality": dict[str, Any],
     "pace": dict[str, Any],

@@ -78,6 +78,26 @@ def first_outside(frame: FrameType, folder: str) -> str:
     return ""
 
 
+class ScriptEnd:
+    """Where the script ended that runs on this thread: the last line of its module that was
+    executed. A bare `raise SystemExit` leaves nothing else. The frame may be kept: what it refers
+    to lives as long as the interpreter."""
+
+    def __init__(self) -> None:
+        self._module: FrameType | None = None
+        for frame, _ in walk_stack(sys._getframe()):
+            file, ours = _place(frame.f_code.co_filename)
+            if frame.f_code.co_name == "<module>" and not (ours or distance(file)):
+                self._module = frame
+
+    def frames(self) -> list[str]:
+        """That line as the one frame; none where the script is still running on this thread."""
+        module = self._module
+        if module is None or any(each is module for each, _ in walk_stack(sys._getframe())):
+            return []
+        return _texts([(*_named(module.f_code), module.f_lineno)])
+
+
 def frames_of_errors(raised: Iterable[BaseException], message: str) -> list[str]:
     """The frames exceptions came through, each led to the next; before them those of a traceback
     that the first one's `message` quotes, as of a loader's worker."""

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from evenstep.agent.pulse.frames import frames_of_errors, frames_of_thread
+from evenstep.agent.pulse.frames import ScriptEnd, frames_of_errors, frames_of_thread
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.trace.spool.descriptors import Bell
 from evenstep.trace.spool.layout import Kind
@@ -53,6 +53,7 @@ class Heartbeat:
         self._rest = recorder.rest or self._rest_here
         self._noted: dict[str, Any] = {}  # the exception that stands in the spool, described
         self._left = (-1, {"by": "", "frames": [""]})  # the step of the last `sys.exit`, and where
+        self._script_end = ScriptEnd()
         self._leaves: dict[tuple[Any, str], Callable[..., Any]] = {
             (sys, "exit"): sys.exit, (os, "_exit"): os._exit,
         }  # fmt: skip
@@ -86,7 +87,9 @@ class Heartbeat:
         self._note(sys.exc_info()[1])
         self.note_uncaught()
         step, left = self._left
-        if step == self._recorder.step and not self._noted:  # else it was caught
+        if step != self._recorder.step:  # of an earlier one it was caught
+            left = {"by": "", "frames": self._script_end.frames()}
+        if left["frames"] and not self._noted:
             self._spool.add_fact("left", left)
 
     def disarm(self) -> None:
@@ -163,6 +166,9 @@ class Heartbeat:
         if isinstance(error, SystemExit):
             # Raised while another was handled, as launchers' wrappers do: that is the cause.
             if error.code in (None, 0):
+                if self._left[0] != self._recorder.step:  # and not by `sys.exit`
+                    left = {"by": "SystemExit", "frames": frames_of_errors([error], "")}
+                    self._left = self._recorder.step, left
                 return
             error = error.__context__ or error
         # Compared by description: to hold the exception would keep its frames' tensors alive.

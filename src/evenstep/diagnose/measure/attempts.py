@@ -229,6 +229,8 @@ TIMEOUT = re.compile(
     r"|collective operation timeout|timeout caused pair closure|failed to pass monitoredBarrier",
     re.IGNORECASE,
 )
+#: The same of a connection whose other end is gone.
+LOST = re.compile(r"gloo/\S+\] connection closed by peer|remote process exited", re.IGNORECASE)
 
 
 class Death(NamedTuple):
@@ -326,6 +328,11 @@ def hung_first(
 def gave_up(facts: Mapping[str, Any]) -> bool:
     """Whether a timeout ended a rank: what it waited for did not come."""
     return TIMEOUT.search((facts.get("raised") or {}).get("message", "")) is not None
+
+
+def lost_peer(facts: Mapping[str, Any]) -> bool:
+    """Whether a rank ended as another one was gone."""
+    return LOST.search((facts.get("raised") or {}).get("message", "")) is not None
 
 
 def _gave_up_ns(info: RankInfo) -> float:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from math import nan
@@ -22,6 +23,7 @@ from evenstep.diagnose.measure.attempts import (
     attempts_of,
     ended_ns,
     gave_up,
+    lost_peer,
     wall_ns,
 )
 from evenstep.diagnose.measure.effects import AttemptsAccount, account, restarts
@@ -99,7 +101,11 @@ def _of_places(case: Case, places: list[Stuck], *, circle: bool) -> Finding:
     cause = _circle(trace, places) if circle else _cause(case, place)
     shifts = {out_of_step(trace, place, rank) for rank in place.different}
     differs = "sizes" if sizes_differ(place) and shifts <= {"", NEW} else "different"
-    what = differs if place.different else "ended" if ended else "circle" if circle else rest
+    if place.missing and not circle and _clause_of_left_out(trace, place):
+        rest = "different"
+    elif ended:
+        rest = "ended"
+    what = differs if place.different else "circle" if circle else rest
     return _ending(
         "hang", round(min(sum(_share(case, one) for one in places), 1.0), 4), place.step,
         say(f"hang.do.{what}", those=place.untraced), "the last records of every rank",
@@ -152,7 +158,7 @@ def _cause(case: Case, place: Stuck) -> str:
         did = f"called the matching {wanted}" if place.peer >= 0 else "entered it"
         cause = f"{case.ranks_in_words(place.missing)} never {did}"
         last = _clause_of_last(trace, place.missing[0]) if len(place.missing) == 1 else ""
-        return cause + _clause_of_end(trace, place) + last
+        return cause + _clause_of_end(trace, place) + _clause_of_left_out(trace, place) + last
     if place.different and place.peer >= 0:
         return f"{words.ranks(place.different)} disagree on the size of the message"
     if place.different:
@@ -173,6 +179,21 @@ def _clause_of_end(trace: Trace, place: Stuck) -> str:
         fate = "it was stopped or frozen" if watched else "it died, or was stopped or frozen"
         return f", and was not heard of for {words.duration(silent_ns)}: {fate}"
     return ""
+
+
+def _clause_of_left_out(trace: Trace, place: Stuck) -> str:
+    """A clause on calls of the group that one missing rank did not make in a step in which a
+    waiting one did: its later calls ended those of earlier steps. "" for none."""
+    rows, pair = trace.of_kind(Kind.COLLECTIVE), (place.waiting[0], place.missing[0])
+    rows = rows.select(rows.group == place.group)
+    theirs, own = (Counter(rows.step[rows["rank"] == rank].tolist()) for rank in pair)
+    whole = min(max(theirs, default=0), max(own, default=0))
+    fewer = sorted(step for step in theirs if step < whole and own[step] < theirs[step])
+    lost = any(trace.ranks[rank].dropped for rank in pair)
+    if place.peer >= 0 or len(place.missing) > 1 or lost or not fewer:
+        return ""
+    calls = words.plural(theirs[fewer[0]] - own[fewer[0]], "call")
+    return f"; it left out {calls} in step {fewer[0]}, which {words.ranks(pair[:1])} made"
 
 
 def _circle(trace: Trace, places: list[Stuck]) -> str:
@@ -287,7 +308,8 @@ def rank_failed(case: Case) -> list[Finding]:
     if not case.failed:
         return []
     first, ranks = case.failed[0], [death.rank for death in case.failed]
-    last = int(case.grid.steps[-1]) if len(case.grid.steps) else 0
+    mine = case.trace.summaries[case.trace.summary_rank == first.rank]  # also of steps not observed
+    last = max([0, *case.grid.steps[-1:].tolist(), *mine["last_step"].tolist()])
     if absent := _absent(case, first):
         return [_never_came(case, first, absent, last)]
     others = [death for death in case.dead if death.rank not in ranks]
@@ -315,7 +337,12 @@ def rank_failed(case: Case) -> list[Finding]:
 
 def _absent(case: Case, first: Death) -> list[int]:
     """The ranks that others gave up waiting for outside any collective, as at the store: those that
-    went on meanwhile."""
+    went on meanwhile; and those that had left in order before another lost its peer."""
+    if lost_peer(first.facts):
+        died = {death.rank for death in case.dead}
+        left = {r: one for r, one in case.trace.ranks.items() if one.closed and r not in died}
+        ended = {rank: wall_ns(one, ended_ns(one) or 0) for rank, one in left.items()}
+        return sorted(rank for rank, at_ns in ended.items() if at_ns < first.at_ns)
     ends = {death.rank: death for death in case.dead}
     over = {rank for rank, death in ends.items() if death.at_ns <= first.at_ns}
     over |= {rank for rank, death in ends.items() if death.facts.get("raised")}
@@ -323,15 +350,19 @@ def _absent(case: Case, first: Death) -> list[int]:
 
 
 def _never_came(case: Case, first: Death, absent: list[int], step: int) -> Finding:
-    """The finding of ranks that others gave up waiting for."""
-    gave = sorted(death.rank for death in case.dead if gave_up(death.facts))
+    """The finding of ranks that others gave up waiting for, or lost."""
+    left, how = lost_peer(first.facts), words.how_ended(first.facts)
+    waited = [death.rank for death in case.dead if left or gave_up(death.facts)]
+    until = "the other had ended" if left else "a timeout ended the job"
+    end = f", and had ended ({words.how_ended(case.trace.ranks[absent[0]].facts)})" if left else ""
     return _ending(
-        "hang", round(1.0 - case.running_share, 4), step, say("hang.do.missing"),
+        "hang", round(1.0 - case.running_share, 4), step,
+        say(f"hang.do.{'ended' if left else 'missing'}"),
         "the last records of every rank", layer="framework", confidence=LIKELY,
-        observation=f"{words.ranks(gave)} waited after step {step}, until a timeout ended the job",
-        cause=f"{case.ranks_in_words(absent)} did not come: {words.how_ended(first.facts)}",
+        observation=f"{words.ranks(sorted(waited))} waited after step {step}, until {until}",
+        cause=f"{case.ranks_in_words(absent)} did not come{end}: {how}",
         where=case.where(absent), title=words.capital(f"{words.ranks(absent)} did not come"),
-        evidence=[Evidence("ranks_waiting", len(gave), 0, "ranks")],
+        evidence=[Evidence("ranks_waiting", len(waited), 0, "ranks")],
     )  # fmt: skip
 
 
@@ -345,12 +376,12 @@ def _remedy(first: Death) -> str:
         "raised": raised and raised.get("type") != INTERRUPTED,
         "invalid": ended.get("signal") in INVALID,
         "signal": ended.get("signal"),
-        "left": (left := first.facts.get("left") or {}),
+        "left": (by := (first.facts.get("left") or {}).get("by")),
         "exit": ended.get("exit_code") is not None,
         "unknown": True,
     }
     how = next(name for name, holds in holding.items() if holds)
-    return say(f"rank_failed.do.{how}", type=raised.get("type"), by=left.get("by"))
+    return say(f"rank_failed.do.{how}", type=raised.get("type"), by=by)
 
 
 # -- restarts --------------------------------------------------------------------------------------
