@@ -53,3 +53,10 @@ def test_of_a_long_trace_the_steps_in_its_middle_tell(monkeypatch):
     assert waited_at(trace(early=10), [0]).endswith("statistics")
     assert waited_at(trace(early=12), [0]).endswith("seed")
     assert waited_at(trace(early=30), [0]).endswith("seed")
+
+
+@pytest.mark.parametrize(("early", "said"), [(20, "statistics"), (21, "seed")])
+def test_of_a_trace_of_long_steps_one_step_in_its_middle_tells(monkeypatch, early, said):
+    """There are fewer records to be looked at than a step has: the middle one of 41 is taken."""
+    monkeypatch.setattr(call_sites, "MOST_RECORDS", len(CALLS) - 1)
+    assert waited_at(trace(steps=41, early=early), [0]).endswith(said)

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.trace.clocks.bounds import DRIFT, WANDER, line
+from evenstep.trace.clocks import clocks
+from evenstep.trace.clocks.bounds import DRIFT, WANDER, OffsetLine, line
 from evenstep.trace.clocks.clocks import align, sharpen
 from evenstep.trace.spool.layout import Flag, Kind, Op
 from tests.trace.synthetic import collectives, trace_of
@@ -250,3 +251,15 @@ def test_a_line_is_as_tight_as_all_its_bounds_and_holds_the_truth(bounds, rate):
     assert (2 * found.error_ns <= widest + 1e-3).all()
     assert (np.abs(found.offset_at(when) - (1e6 + rate * when)) <= found.error_at(when) + 2).all()
     assert not len(found.breaks_ns)
+
+
+def test_of_two_places_of_a_clock_the_surer_one_counts_and_one_is_better_than_none():
+    loose, tight = (
+        OffsetLine(np.zeros(2), np.ones(2), np.array([error, 90.0])) for error in (9, 1)
+    )
+    same = tight._replace(offset_ns=np.zeros(2))
+    for one, other, surer in (
+        (loose, tight, tight), (tight, loose, tight), (tight, same, tight),
+        (loose, None, loose), (None, loose, loose), (None, None, None),
+    ):  # fmt: skip
+        assert clocks._surer(one, other) is surer

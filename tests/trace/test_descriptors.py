@@ -102,3 +102,24 @@ def test_a_spool_is_shut_without_the_files_that_got_its_numbers(taken, tmp_path)
     for fd in fds:
         os.fstat(fd)
     assert holds() == b"theirs"
+
+
+def test_the_first_of_all_numbers_is_a_file_like_others():
+    """As in a program whose standard input was closed before we opened a file."""
+    before = os.dup(0)
+    ear, mouth = os.pipe()
+    bell = Bell()
+    try:
+        os.dup2(ear, 0)
+        held = Held(0)
+        assert held.fd == 0
+        assert not bell.wait(0, held)
+        os.write(mouth, b"x")
+        assert bell.wait(1000, held)
+        os.dup2(before, 0)
+        assert held.fd == -1
+    finally:
+        os.dup2(before, 0)
+        bell.close()
+        for fd in (before, ear, mouth):
+            os.close(fd)

@@ -1,5 +1,6 @@
 """Steps from the period of group, operation and bytes, where a program marks none."""
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.importers.draft import Draft
+from evenstep.trace import repetition
+from evenstep.trace.columns import Columns
 from evenstep.trace.loading import renumber
 from evenstep.trace.repetition import infer_steps, with_shared_steps, with_steps
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
@@ -379,3 +382,84 @@ def test_stages_that_only_send_to_each_other_have_steps_in_common(micros, back, 
         same = np.diff(mine.step.astype(int)) == 0
         assert (np.diff(mine.enter_ns)[same] < 50 * MS).all()  # a pause of 50 ms is between steps
         assert (np.diff(mine.step.astype(int)) <= 1).all()
+
+
+TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=4).flatmap(
+    lambda unit: st.tuples(
+        st.lists(st.integers(0, 9), max_size=12), st.just(unit), st.integers(1, 14),
+        st.lists(st.integers(0, 9), max_size=2),
+    )
+).map(lambda parts: np.array([*parts[0], *parts[1] * parts[2], *parts[3]], np.int64))  # fmt: skip
+
+
+@given(TOKENS)
+def test_calls_of_rare_kinds_are_passed_over_where_they_are_few(token):
+    """Each of which comes fewer times than steps have to be, in all but the first quarter."""
+    start = len(token) // 4
+    counts = Counter(token[start:].tolist())
+    rare = [at for at in range(start, len(token))
+            if counts[int(token[at])] < repetition.FEWEST_STEPS]  # fmt: skip
+    few = len(rare) <= repetition.RARE * (len(token) - start)
+    kept = [at for at in range(len(token)) if not few or at not in rare]
+    assert repetition._returning(token).tolist() == kept
+
+
+@given(TOKENS)
+def test_a_period_is_the_shortest_after_which_all_calls_come_again(token):
+    """By trying all, of those in which the rarest kind comes at most half of its times; below 0
+    where it comes too few times for what may be chance."""
+    settled = token[len(token) // 4 :].tolist()
+    counts = Counter(settled)
+    rarest = min(sorted(counts), key=counts.__getitem__)
+    first = settled.index(rarest)
+    alike = sum((count / len(settled)) ** 2 for count in counts.values())
+    expected = 0
+    for period in range(1, len(settled) - first):
+        many = settled[first : first + period].count(rarest)
+        if settled[first + period] != rarest or many > counts[rarest] // 2:
+            continue
+        if settled[period:] == settled[:-period]:
+            often = counts[rarest] // many >= repetition.FEWEST_STEPS
+            sure = alike ** (len(settled) - period) < repetition.COINCIDENCE
+            expected = period if often or sure else -period
+            break
+    assert repetition._period(token) == expected
+
+
+def test_no_period_is_longer_than_any_step(monkeypatch):
+    token = np.array(list(range(6)) * 40)
+    monkeypatch.setattr(repetition, "LONGEST", 6)
+    assert repetition._period(token) == 6
+    monkeypatch.setattr(repetition, "LONGEST", 5)
+    assert repetition._period(token) == 0
+
+
+@given(st.lists(st.integers(0, 20), min_size=2, max_size=12), st.data())
+def test_a_rank_has_the_steps_up_to_the_last_whole_one_that_ended(lengths, data):
+    """Cuts are the last calls of steps; its last steps may lack calls, or ends of calls."""
+    cuts = np.cumsum(lengths)
+    last = data.draw(st.integers(0, int(cuts[-1])))
+    ended = np.zeros(int(cuts[-1]) + 1, np.int64)
+    ended[: last + 1] = 7
+    usual = np.median(lengths[1:])
+    whole = max(at for at, length in enumerate(lengths[1:]) if length >= usual) + 2
+    over = sum(1 for cut in cuts.tolist() if cut <= last)
+    assert repetition._whole(cuts, ended) == min(whole, over)
+    assert repetition._whole(cuts, 0 * ended) == whole
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30)), max_size=8),
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30)), min_size=1, max_size=8),
+)
+def test_a_call_knows_how_many_backwards_its_rank_had_begun(begun, calls):
+    draft = Draft()
+    for rank in range(3):
+        draft.rank(rank)
+    for rank, at in begun:
+        for op in (Phase.BACKWARD, Phase.FORWARD):
+            draft.rows(rank, kind=int(Kind.PHASE), op=int(op), enter_ns=at, exit_ns=at + 1)
+    rows = Columns(rank=np.array([r for r, _ in calls]), enter_ns=np.array([t for _, t in calls]))
+    assert repetition._backwards(draft.trace({}), rows).tolist() == [
+        sum(1 for other, begin in begun if other == rank and begin < at) for rank, at in calls
+    ]
