@@ -318,3 +318,28 @@ def test_a_record_that_is_overwritten_while_it_is_copied_is_left_out(tmp_path, w
 @pytest.mark.parametrize("key", ["closed", "cost", "ended", "hooks", "pacing_account", "raised"])
 def test_a_fact_may_say_as_little_as_its_writer_knew(key):
     check(key, {})
+
+
+@pytest.mark.parametrize("written", [0, 3, "capacity", "wrapped"])
+def test_a_ring_has_its_latest_records_in_any_range_and_by_slots(tmp_path, written):
+    spool = Spool.create(tmp_path / "s", {"rank": 0}, ring_bytes=1, summary_bytes=1)
+    capacity = spool.regions.ring_capacity
+    newest = {"capacity": capacity, "wrapped": 2 * capacity + 5}.get(written, written)
+    for number in range(newest):
+        spool.put(1 + number, 2 + number, layout.Kind.MARKER)
+    spool.shut()
+    _, ring = open_spool(spool.path)
+    oldest = max(newest - capacity, 0) + 1
+    for first, last in ((1, newest + 1), (oldest, oldest + 4), (newest - 2, newest + 9), (5, 5)):
+        if first < 1:
+            continue
+        kept = [seq for seq in range(first, last) if oldest <= seq <= newest]
+        found = ring.between(first, last)["seq"].tolist()
+        assert found == kept or (last - first > capacity and set(found) <= set(kept))
+    for records in (1, 7, capacity):
+        chunks = [chunk["seq"].tolist() for chunk in ring.chunks(records)]
+        assert all(1 <= len(chunk) <= records for chunk in chunks)
+        every = [seq for chunk in chunks for seq in chunk]
+        assert sorted(every) == list(range(oldest, newest + 1))
+        slots = [(seq - 1) % capacity for seq in every]
+        assert slots == sorted(slots)
