@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from evenstep.trace.clocks import clocks
 from evenstep.trace.clocks.bounds import DRIFT, WANDER, OffsetLine, line
 from evenstep.trace.clocks.clocks import align, sharpen
+from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Flag, Kind, Op
 from tests.trace.synthetic import collectives, trace_of
 
@@ -263,3 +264,38 @@ def test_of_two_places_of_a_clock_the_surer_one_counts_and_one_is_better_than_no
         (loose, None, loose), (None, loose, loose), (None, None, None),
     ):  # fmt: skip
         assert clocks._surer(one, other) is surer
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(-50, 400)), min_size=1, max_size=20),
+    st.floats(-1, 1), st.floats(-1, 1),
+)  # fmt: skip
+def test_times_of_each_rank_are_put_on_the_common_line_by_its_own_offset(rows, before, after):
+    """By plain arithmetic: offsets are linear between points, and go on at a rate beyond them."""
+    at, offsets = np.array([0.0, 100.0, 300.0]), np.array([5.0, 25.0, -75.0])
+    bent = OffsetLine(at, offsets, np.ones(3), rate=(before, after))
+    still = OffsetLine(at, 0 * at, np.full(3, 4.0))
+    line_up = clocks.Clocks("a", {0: still, 1: bent, 2: None})
+
+    def shifted(rank, time):
+        if rank != 1:
+            return time
+        if time < 0:
+            return time + int(5 + before * time)
+        if time <= 300:
+            slope = 0.2 if time <= 100 else -0.5
+            return time + int(5 + slope * time if time <= 100 else 25 + slope * (time - 100))
+        return time + int(-75 + after * (time - 300))
+
+    rank, times = (np.array(column, np.int64) for column in zip(*rows, strict=True))
+    found = line_up.common(rank, times)
+    expected = [shifted(*row) for row in rows]
+    assert np.abs(found - expected).max() <= 1
+    spans = Columns(rank=rank, enter_ns=times, exit_ns=np.where(times % 2 == 0, 0, times + 60))
+    start, end = line_up.placed(spans)
+    assert start.tolist() == found.tolist()
+    for row, (number, time) in enumerate(rows):
+        ended = 0 if time % 2 == 0 or time + 60 <= 0 else shifted(number, time + 60)
+        assert abs(end[row] - ended) <= 1
+    assert line_up.error_ns == 4.0
+    assert line_up.unplaced == (2,)
