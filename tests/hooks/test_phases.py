@@ -376,3 +376,14 @@ def test_what_a_signals_handler_raises_as_a_compiled_hook_enters_python_is_not_l
         capture_output=True, text=True,
     )  # fmt: skip
     assert (ended.stdout, ended.stderr) == ("too late\n0 1\n", "")
+
+
+def test_after_the_hooks_an_optimizer_goes_without_a_word(notes):
+    """Its end may be that of the interpreter, when nothing of ours can run."""
+    parameter = torch.nn.Parameter(torch.ones(2))
+    marking = torch.optim.SGD([parameter], lr=0.1)
+    marking.step()
+    assert notes.words[Word.MARKING] == id(marking)
+    notes.hooks.remove()
+    del marking
+    assert notes.words[Word.MARKING] != 0

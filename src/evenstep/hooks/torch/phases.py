@@ -109,7 +109,7 @@ class PhaseHooks:
         self._when_imported("torch.distributed.checkpoint", self._checkpoints)
 
     def remove(self) -> None:
-        self.armed = False
+        self.armed, self._marking = False, None
         undo(self._undo)
 
     # -- hooked functions ------------------------------------------------------------------------
