@@ -25,9 +25,11 @@ steps = 60
 SLOW = '[[noise]]\nkind = "slow"\nranks = "3"\nfactor = 1.3\n'
 
 
-def simulate(folder, *, slow=False, seed=0):
-    """A run of four ranks on two nodes; rank 3 may compute 1.3 times slower."""
+def simulate(folder, *, slow=False, seed=0, over_by=None):
+    """A run of four ranks on two nodes; rank 3 may compute 1.3 times slower, until a step."""
     scenario = folder.with_suffix(".toml")
-    scenario.write_text(SCENARIO.replace("[run]", (SLOW if slow else "") + f"[run]\nseed = {seed}"))
+    noise = SLOW if slow else ""
+    noise += f"last_step = {over_by}\n" if over_by else ""
+    scenario.write_text(SCENARIO.replace("[run]", f"{noise}[run]\nseed = {seed}"))
     assert main(["simulate", str(scenario), "--out", str(folder)]) == 0
     return folder

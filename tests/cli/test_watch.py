@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 
-from evenstep.cli.watch import _log
+from evenstep.cli.watch import Look, _log
 from evenstep.watch.findings import Journal, live_findings
 from evenstep.watch.frame import frame
 from evenstep.watch.run import LiveRun
@@ -93,7 +93,7 @@ def test_a_log_says_nothing_where_only_numbers_change(run, capsys):
     told = [replace(each, text=f"{each.text}, now") for each in shown.findings]
     calmer = replace(shown, verdict="Rank 3 is late by 29 ms", findings=told)
     over = replace(shown, verdict="No rank is late", findings=[])
-    _log((each, Journal(), []) for each in (shown, calmer, calmer, over))
+    _log(Look(each, Journal(), [], None) for each in (shown, calmer, calmer, over))
     first, last = capsys.readouterr().out.splitlines()
     assert "Rank 3 is late by 30 ms" in first
     assert "No rank is late" in last

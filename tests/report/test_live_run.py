@@ -2,14 +2,15 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
-from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.layout import Kind, Op
 from evenstep.watch.findings import Journal, live_findings
 from evenstep.watch.frame import frame
 from evenstep.watch.run import LiveRun
+from evenstep.watch.standstill import StandstillDiagnosis
 from evenstep.watch.terminal import pacing_text
 from evenstep.watch.window import WINDOW_STEPS
 from tests.report.live_ranks import MS, LiveRank, job
@@ -228,25 +229,14 @@ def test_a_copy_of_a_spool_beside_it_is_the_same_rank(watched, run):
     assert watched.run.window.last_step.tolist() == [39]
 
 
-def test_ranks_of_a_preempted_attempt_without_a_launcher_have_not_died_of_themselves(watched, run):
-    job(run, pid=DEAD_PID)
-    notice = json.dumps({"signal": "SIGTERM", "at": "2026-01-01T00:00:00+00:00"})
-    RunFolder(run).preemption_path(0).write_text(notice)
-    watched.look()
-    seen = watched.look(4.0)
-    assert (seen.state, seen.verdict.split(";")[0]) == (
-        "ended", "Attempt 0 was preempted (SIGTERM)"
-    )  # fmt: skip
-
-
 def test_of_ranks_that_died_the_first_is_named_with_its_end(watched, run):
     for rank, ns in enumerate((90, 95, 30)):
         how = {"signal": "SIGKILL" if rank == 2 else "SIGTERM", "monotonic_ns": ns}
         LiveRank(run, rank, world=3, pid=DEAD_PID).steps(40).spool.add_fact("ended", how)
     watched.look()
     seen = watched.look(4.0)
-    said = "Rank 2 has died: SIGKILL; ranks 0 and 1 followed; evenstep diagnose "
-    assert (seen.state, seen.verdict) == ("ended", f"{said}{run} explains it")
+    said = "Rank 2 has died: SIGKILL; ranks 0 and 1 followed"
+    assert (seen.state, seen.verdict) == ("ended", said)
     assert [(each.mode, each.ranks) for each in seen.findings[:1]] == [("rank_failed", (2,))]
 
 
@@ -370,3 +360,91 @@ def test_a_folder_that_is_removed_is_waited_for_again(watched, run):
     job(run, late=1)
     watched.look()
     assert watched.look().rows[0].rank == 1
+
+
+# -- a run that takes no step any more -------------------------------------------------------------
+
+
+class Judge:
+    """Diagnoses runs, and counts how often."""
+
+    def __init__(self):
+        self.times, self.modes = 0, ["hang"]
+
+    def __call__(self, trace):
+        self.times += 1
+        found = [SimpleNamespace(mode=mode) for mode in self.modes]
+        return SimpleNamespace(findings=found, ranks=len(trace.ranks))
+
+
+@pytest.fixture
+def judge():
+    return Judge()
+
+
+@pytest.fixture
+def told(watched, judge):
+    """Look after a while, and diagnose where that is due: whether the run has a diagnosis now."""
+    still = StandstillDiagnosis(judge)
+
+    def call(after_s):
+        watched.look(after_s)
+        if still.is_due(watched.run):
+            still.renew(watched.run)
+        return still.diagnosis is not None
+
+    call.still = still
+    return call
+
+
+def test_a_job_that_takes_steps_is_not_diagnosed(told, run, judge):
+    job(run)
+    assert not told(1.0)
+    assert judge.times == 0
+
+
+def test_a_run_that_has_ended_is_diagnosed_once(told, run, judge):
+    judge.modes = []
+    for rank in job(run):
+        rank.ends()
+    assert [told(1.0) for _ in range(3)] == [True] * 3
+    assert judge.times == 1
+
+
+def test_ranks_that_hang_are_diagnosed_again_whenever_their_silence_has_doubled(told, run, judge):
+    job(run)
+    told(1.0)
+    assert [told(1.0) for _ in range(160)][-1]
+    assert judge.times == 5  # from 10 s of silence, 16 s, 32 s, 64 s and 128 s
+
+
+def test_a_silence_that_the_whole_trace_does_not_explain_stays_with_the_latest_steps(
+    told, run, judge
+):
+    job(run)
+    judge.modes = ["straggler"]
+    told(1.0)
+    assert not told(20.0)
+    assert judge.times == 1
+
+
+def test_steps_after_a_silence_end_its_diagnosis(told, run):
+    ranks = job(run)
+    told(1.0)
+    assert told(20.0)
+    for rank in ranks:
+        rank.steps(1)
+    assert not told(1.0)
+
+
+def test_a_part_of_the_traces_is_no_whole_run(told, run, watched, judge):
+    ranks = job(run)
+    told(1.0)
+    for rank in ranks:
+        rank.ends()
+    watched.look()
+    ranks[3].spool.path.unlink()
+    told.still.renew(watched.run)
+    assert told.still.diagnosis is None
+    assert "traces of 1 of 4 ranks are elsewhere" in told.still.notes[0].text
+    assert judge.times == 0

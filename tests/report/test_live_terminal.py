@@ -65,6 +65,10 @@ def test_what_a_trace_contains_moves_no_cursor(tmp_path):
     assert all(line.isprintable() for line in shown(tmp_path / "run"))
 
 
+def test_the_times_are_called_those_of_the_latest_steps(run):
+    assert any(line.startswith("latest 32 steps: 100 ms mean") for line in shown(run))
+
+
 def test_a_status_is_one_line(run):
     live = LiveRun(run)
     live.refresh()

@@ -122,7 +122,9 @@ def test_the_page_shows_the_numbers_of_the_picture(opened, server, tmp_path):
     job(tmp_path / "run", late=3)
     server.publish(picture(tmp_path / "run"))
     wait_for(opened, "Rank 3 is late")
-    assert opened.page.inner_text("#time").startswith("100 ms mean, 100 ms p99, CV 0 %")
+    assert opened.page.inner_text("#time").startswith(
+        "latest 32 steps: 100 ms mean, 100 ms p99, CV 0 %"
+    )
     worst = opened.page.locator("#ranks tr").first
     assert [worst.locator("td").nth(at).inner_text() for at in (0, 2, 3)] == ["3", "39", "30 ms"]
     shares = worst.locator(".bar").get_attribute("aria-label")

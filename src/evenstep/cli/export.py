@@ -14,7 +14,6 @@ from pathlib import Path
 from evenstep.cli import files, progress, traces
 from evenstep.cli.terminal import print_json, tell_written, until_interrupted
 from evenstep.diagnose.finding import Diagnosis
-from evenstep.diagnose.measure.attempts import with_attempts
 from evenstep.errors import UsageError
 from evenstep.export.anonymise import anonymise_trace
 from evenstep.export.perfetto.document import encode
@@ -46,7 +45,7 @@ def main(args: argparse.Namespace) -> int:
     files.check_free(args.prometheus, force=True, piped=piped)  # a collector reads it anew
     for folder in filter(None, (args.parquet, args.store)):
         files.check_folder(folder)
-    trace, scrub = with_attempts(traces.read(args.run), args.run), None
+    trace, scrub = traces.read(args.run), None
     if args.anonymise:
         trace, scrub = anonymise_trace(trace, [args.run])
     if args.store is not None:

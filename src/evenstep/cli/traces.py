@@ -19,11 +19,13 @@ RECORDS_A_SECOND = 700_000  # on one core: 640,000 to 910,000 for runs of 128 an
 
 
 def read(path: Path) -> Trace:
-    """Read the trace at a path. Raises `TraceError` if there is none, `UsageError` if several."""
+    """Read the trace at a path, with other attempts of its run. Raises `TraceError` if there is
+    none, `UsageError` if several."""
+    from evenstep.diagnose.measure.attempts import with_attempts
     from evenstep.importers.opening import load
 
     with progress.ticking(f"reading {path}"):
-        return load(path)
+        return with_attempts(load(path), path)
 
 
 def judge(trace: Trace) -> Diagnosis:

@@ -7,18 +7,23 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+from evenstep.cli import traces
 from evenstep.cli.progress import RestartGrace
 from evenstep.cli.terminal import say, until_interrupted
+from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.finding import Diagnosis
 from evenstep.errors import TraceError, UsageError, refuse_as
 from evenstep.report.terminal.style import wants_color
 from evenstep.trace.spool.folder import is_closed, is_gone, read_facts
 from evenstep.trace.spool.identity import hostname
 from evenstep.watch.findings import Journal, live_findings
-from evenstep.watch.frame import Frame, frame
-from evenstep.watch.run import LiveRun
+from evenstep.watch.frame import Frame, LiveFinding, frame
+from evenstep.watch.run import FollowedRun, LiveRun
+from evenstep.watch.standstill import StandstillDiagnosis
 from evenstep.watch.terminal import View, lines, status_line
 from evenstep.watch.tree import encode, follow, summary_path, write_summary
 from evenstep.watch.web import LiveServer, page_frame, tunnel_command
@@ -45,23 +50,24 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _watch(args: argparse.Namespace, path: Path) -> None:
-    views = _views(path, args.every)
+    looks = _looks(path, args.every, once=args.once)
     if args.aggregate:
         _aggregate(path, args.into or path, args.every, once=args.once)
     elif args.web:
-        _serve(views, args.port)
+        _serve(looks, args.port)
     elif args.json:
-        for frame, _, _ in views:
-            print(json.dumps(frame.to_json(), allow_nan=False, separators=(",", ":")), flush=True)
+        for look in looks:
+            print(
+                json.dumps(look.frame.to_json(), allow_nan=False, separators=(",", ":")), flush=True
+            )
             if args.once:
                 break
     elif args.once:
-        frame, journal, _ = next(views)
-        print("\n".join(_lines(frame, journal, sys.stdout.isatty())))
+        print("\n".join(_lines(next(looks), sys.stdout.isatty())))
     elif sys.stdout.isatty():
-        _show(views)
+        _show(looks)
     else:
-        _log(views)
+        _log(looks)
 
 
 def run_folder(path: Path) -> Path:
@@ -93,16 +99,35 @@ def _aggregate(path: Path, into: Path, every_s: float, *, once: bool) -> None:
             break
 
 
-def _views(path: Path, every_s: float) -> Iterator[tuple[Frame, Journal, list[str]]]:
-    """Yield frame, journal and new findings at every refresh, until some time after the run."""
+class Look(NamedTuple):
+    """A run at a refresh; `diagnosis` of one that takes no more steps."""
+
+    frame: Frame
+    journal: Journal
+    new: Sequence[LiveFinding]
+    diagnosis: Diagnosis | None
+
+
+def _looks(path: Path, every_s: float, *, once: bool) -> Iterator[Look]:
+    """Yield a look at every refresh, until some time after the run; only the first if `once`."""
     journal, over = Journal(), RestartGrace()
+    still = StandstillDiagnosis(
+        traces.judge if once else diagnose
+    )  # with progress where nothing else is
     for _, run in zip(_refreshes(every_s), follow(path.absolute()), strict=False):
-        found = live_findings(run)
-        shown = frame(run, found)
-        new = journal.note(found, shown.step)
-        yield shown, journal, [finding.text for finding in new]
+        if still.is_due(run):
+            if not once:
+                yield _look(run, journal, still)
+            still.renew(run)
+        yield _look(run, journal, still)
         if over.is_out(ended=run.ended, died=run.over) or (run.over and _launcher_is_gone(path)):
             return
+
+
+def _look(run: FollowedRun, journal: Journal, still: StandstillDiagnosis) -> Look:
+    found = live_findings(run)
+    shown = frame(run, [*found, *still.notes], still.diagnosis)
+    return Look(shown, journal, journal.note(found, shown.step), still.diagnosis)
 
 
 def _launcher_is_gone(path: Path) -> bool:
@@ -122,38 +147,38 @@ def _refreshes(every_s: float) -> Iterator[None]:
         time.sleep(max(due - time.monotonic(), 0.05 * every_s))
 
 
-def _lines(frame: Frame, journal: Journal, terminal: bool) -> list[str]:
+def _lines(look: Look, terminal: bool) -> list[str]:
     size = shutil.get_terminal_size((80, 24))
-    height = size.lines if terminal else 1_000
-    return lines(frame, journal, View(max(size.columns, 40), wants_color(), height))
+    view = View(max(size.columns, 40), wants_color(), size.lines if terminal else 1_000)
+    return lines(look.frame, look.journal, view, look.diagnosis)
 
 
-def _show(views: Iterator[tuple[Frame, Journal, list[str]]]) -> None:
+def _show(looks: Iterator[Look]) -> None:
     """Redraw the view in place on a terminal; the last one stays."""
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
     with Live(console=Console(highlight=False), auto_refresh=False) as live:
-        for frame, journal, _ in views:
-            text = "\n".join(_lines(frame, journal, terminal=True))
+        for look in looks:
+            text = "\n".join(_lines(look, terminal=True))
             live.update(Text.from_ansi(text, no_wrap=True), refresh=True)
 
 
-def _log(views: Iterator[tuple[Frame, Journal, list[str]]]) -> None:
-    """Print a line to a file or pipe when the state, the worst finding or who it names changes, and
-    when a finding is new; not when its numbers do."""
+def _log(looks: Iterator[Look]) -> None:
+    """Print a line to a file or pipe when the state, the worst finding or who it names changes, a
+    finding is new, or the run has been diagnosed; not when numbers change."""
     last = None
-    for shown, _, new in views:
+    for shown, _, new, _ in looks:
         worst = [(finding.mode, finding.ranks) for finding in shown.findings[:1]]
-        if (shown.state, worst) != last or new:
-            last = shown.state, worst
+        if (shown.state, shown.diagnosed, worst) != last or new:
+            last = shown.state, shown.diagnosed, worst
             print(status_line(shown), flush=True)
 
 
-def _serve(views: Iterator[tuple[Frame, Journal, list[str]]], port: int) -> None:
+def _serve(looks: Iterator[Look], port: int) -> None:
     with LiveServer(port) as server:
         say(f"watch at {server.url}")
         say(f"from elsewhere: {tunnel_command(server.port)}")
-        for frame, journal, _ in views:
-            server.publish(page_frame(frame, journal))
+        for look in looks:
+            server.publish(page_frame(look.frame, look.journal))

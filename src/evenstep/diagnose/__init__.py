@@ -36,8 +36,11 @@ class _Callable(ModuleType):
         """
         import evenstep
         from evenstep.diagnose.engine import diagnose
+        from evenstep.diagnose.measure.attempts import with_attempts
 
-        return diagnose(evenstep.load(run) if isinstance(run, (str, Path)) else run)
+        if isinstance(run, (str, Path)):
+            run = with_attempts(evenstep.load(run), Path(run))
+        return diagnose(run)
 
 
 sys.modules[__name__].__class__ = _Callable

@@ -1,7 +1,7 @@
 """Findings in the latest steps of a running job, by simple rules, worst first.
 
-Each rule compares durations of ranks only. `evenstep diagnose` finds causes, with the evidence of
-the whole trace.
+Each rule compares durations of ranks only. Causes, and who ended a job, are found in the whole
+trace, by its diagnosis.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import numpy as np
 
 from evenstep import lateness
 from evenstep.trace.columns import Array
-from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.layout import Phase
 from evenstep.watch.frame import LiveFinding, lateness_ns, queued_ns
 from evenstep.watch.run import FollowedRun, SeenRank
@@ -47,24 +46,17 @@ def live_findings(run: FollowedRun) -> list[LiveFinding]:
 
 
 def _died(run: FollowedRun) -> Iterator[LiveFinding]:
-    """Ranks that died, and how; of one host the first of them, as others fail without it. Those of
-    a preempted attempt that no launcher has seen end were asked to."""
+    """Ranks that died, and how; the first of them, where one clock tells."""
     dead = sorted((state for state in run.states if _failure_ns(state)), key=_failure_ns)
     if not dead:
         return
-    notice = RunFolder(run.path).preemption(run.attempt or 0)
-    if notice and all("ended" not in state.facts for state in dead):
-        text = f"attempt {run.attempt} was preempted ({notice['signal']})"
-        yield LiveFinding("rank_failed", (), None, text)
-        return
-    first, others = _ranks(dead[:1]), _ranks(dead[1:])
-    if math.isinf(_failure_ns(dead[0])) or len({state.host for state in dead}) > 1:
-        first, others = _ranks(sorted(dead, key=lambda state: state.rank)), ()
+    told = len({state.host for state in dead}) == 1 and math.isfinite(_failure_ns(dead[0]))
+    first, others = (dead[:1], dead[1:]) if told else (dead, [])
     known = "ended" in dead[0].facts or "raised" in dead[0].facts
     how = printable(how_ended(dead[0].facts)) if known else "no such process now"
-    text = f"{named(first)} {'has' if len(first) == 1 else 'have'} died: {how}"
-    text += f"; {named(sorted(others))} followed" if others else ""
-    yield LiveFinding("rank_failed", first, None, text)
+    text = f"{named(sorted(_ranks(first)))} {'has' if len(first) == 1 else 'have'} died: {how}"
+    text += f"; {named(sorted(_ranks(others)))} followed" if others else ""
+    yield LiveFinding("rank_failed", tuple(sorted(_ranks(first))), None, text)
 
 
 def _failure_ns(state: SeenRank) -> float:

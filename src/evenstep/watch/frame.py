@@ -1,26 +1,28 @@
 """The state of a running job as plain values, for terminal, page and JSON.
 
-All values come from the latest steps of every rank. Shares are of the step: `compute` is forward,
-backward and optimizer, `wait` the waits that the agent could tell from transfers; the rest of the
-time blocked on communication counts as transfer.
+Values come from the latest steps of every rank; of a job that takes no more of them, from its
+diagnosis. Shares are of the step: `compute` is forward, backward and optimizer, `wait` the waits
+that the agent could tell from transfers; other time blocked on communication counts as transfer.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, TypedDict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, Literal, TypedDict, cast
 
 import numpy as np
 
 from evenstep import lateness
+from evenstep.diagnose.finding import Diagnosis
+from evenstep.diagnose.measure.overview import MeasuredTime, step_time
 from evenstep.documents import Amount, Document, Meta, Natural, Portion, Positive
 from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Phase
 from evenstep.watch.run import FollowedRun, SeenRank
 from evenstep.watch.window import WINDOW_STEPS, RankWindow
-from evenstep.words import capital
+from evenstep.words import capital, is_known, percent
 
 CURVE_STEPS = 60
 MOST_ROWS = 64  # as the schema says
@@ -71,15 +73,6 @@ class LiveFinding:
     text: str
 
 
-class StepTimes(TypedDict):
-    """Step times of the median rank."""
-
-    mean_ns: Amount | None
-    p50_ns: Amount | None
-    p99_ns: Amount | None
-    cv: Amount | None
-
-
 class Pacing(TypedDict, total=False):
     """Pacing modes in force, the last request, and delays."""
 
@@ -114,11 +107,19 @@ class Frame(Document):
     hosts: Natural
     step: Natural | None
     steps_per_s: Amount | None
-    step_time: StepTimes
+    step_time: Annotated[
+        MeasuredTime, Meta("Of the median rank in its latest steps, else of the diagnosis.")
+    ]
     curve_ns: Annotated[Sequence[Amount], Meta("Times of the latest steps, oldest first.")]
     shares: OfTheStep  # mean over ranks
-    rows: Annotated[Sequence[RankRow], Meta("Silent ranks, then the latest; at most 64.")]
+    rows: Annotated[
+        Sequence[RankRow], Meta("Culprits of the diagnosis, silent ranks, the latest; at most 64.")
+    ]
     findings: Sequence[LiveFinding]
+    diagnosed: Annotated[
+        bool,
+        Meta("Verdict, step time, shares and findings are of the whole run, not of its latest."),
+    ] = False
     pacing: Annotated[Pacing, Meta("The pacing state; empty if no rank reports one.")] = field(
         default_factory=Pacing
     )
@@ -137,20 +138,40 @@ def shares_of(window: RankWindow) -> Array:
     return np.asarray(np.divide(parts, total, out=np.zeros_like(parts), where=total > 0))
 
 
-def frame(run: FollowedRun, findings: Sequence[LiveFinding]) -> Frame:
+def frame(
+    run: FollowedRun, findings: Sequence[LiveFinding], diagnosis: Diagnosis | None = None
+) -> Frame:
+    """The state of a run by its latest steps; of one that takes no more of them as diagnosed."""
     window, shares = run.window, shares_of(run.window)
     curve = run.steps.time_ns[-CURVE_STEPS:]
     latest = curve[-WINDOW_STEPS:]
-    state = _state(run)
-    return Frame(
+    state, found = _state(run), diagnosis.findings if diagnosis else []
+    named = {rank for each in found for rank in each.where.ranks}
+    shown = Frame(
         run=str(run.path), state=state, verdict=_verdict(run, state, findings),
         attempt=run.attempt, attempts=run.attempts, world=run.world, ranks_seen=len(run.states),
         hosts=len({rank.host for rank in run.states}),
         step=int(np.median(window.last_step)) if len(window.ranks) else None,
         steps_per_s=1e9 / float(latest.mean()) if len(latest) and latest.mean() > 0 else None,
-        step_time=_step_time(latest), curve_ns=[float(value) for value in curve],
+        step_time=step_time(latest), curve_ns=[float(value) for value in curve],
         shares=_name_shares(shares.mean(axis=0), window.wait_ns) if len(shares) else {},
-        rows=_rows(run, shares), findings=list(findings), pacing=pacing(run),
+        rows=_rows(run, shares, named), findings=list(findings), pacing=pacing(run),
+    )  # fmt: skip
+    return shown if diagnosis is None else _as_diagnosed(shown, diagnosis)
+
+
+def _as_diagnosed(shown: Frame, diagnosis: Diagnosis) -> Frame:
+    """The frame with what is known of all steps."""
+    summary = diagnosis.summary
+    shares = {name: share for name, share in (summary["shares"] or {}).items() if is_known(share)}
+    return replace(
+        shown, diagnosed=True, verdict=diagnosis.verdict, steps_per_s=None,
+        step_time=summary["step_time"] or step_time(np.zeros(0)), shares=cast(LiveShares, shares),
+        findings=[
+            LiveFinding(each.mode, tuple(each.where.ranks), each.severity,
+                        f"{each.title}: {percent(each.severity)} of {each.whole}")
+            for each in diagnosis.findings
+        ],
     )  # fmt: skip
 
 
@@ -161,18 +182,6 @@ def _name_shares(shares: Array, wait_ns: Array) -> LiveShares:
     if np.isfinite(wait_ns).all():
         return known | LiveShares(wait=wait)
     return known | LiveShares(exposed_communication=transfer + wait)
-
-
-def _step_time(latest: Array) -> StepTimes:
-    if not len(latest):
-        return {"mean_ns": None, "p50_ns": None, "p99_ns": None, "cv": None}
-    mean = float(latest.mean())
-    return {
-        "mean_ns": mean,
-        "p50_ns": float(np.quantile(latest, 0.5)),
-        "p99_ns": float(np.quantile(latest, 0.99)),
-        "cv": float(latest.std() / mean) if mean > 0 else None,
-    }
 
 
 def lateness_ns(run: FollowedRun) -> Array:
@@ -189,14 +198,14 @@ def queued_ns(run: FollowedRun) -> list[float]:
     return [float(wait) for wait in waits]
 
 
-def _rows(run: FollowedRun, shares: Array) -> list[RankRow]:
+def _rows(run: FollowedRun, shares: Array, named: Collection[int]) -> list[RankRow]:
     place = {int(rank): index for index, rank in enumerate(run.window.ranks)}
     late = lateness_ns(run)
 
-    def weight(state: SeenRank) -> tuple[bool, float, int]:
+    def weight(state: SeenRank) -> tuple[bool, bool, float, int]:
         index = place.get(state.rank)
         lateness = float("inf") if index is None else float(late[index])
-        return not (state.silent_s or state.gone), -lateness, state.rank
+        return state.rank not in named, not (state.silent_s or state.gone), -lateness, state.rank
 
     shown = sorted(run.states, key=weight)[:MOST_ROWS]
     return [_row(state, place.get(state.rank), run.window, late, shares) for state in shown]
@@ -271,8 +280,7 @@ def _verdict(run: FollowedRun, state: str, findings: Sequence[LiveFinding]) -> s
         return f"waiting for the first rank in {run.path}"
     if state == "ended":
         died = [finding.text for finding in findings if finding.mode == "rank_failed"]
-        how = capital(died[0]) if died else "the run has ended"
-        return f"{how}; evenstep diagnose {run.path} explains it"
+        return capital(died[0]) if died else "the run has ended"
     current = [finding for finding in findings if finding.mode != "restart_amplification"]
     if current:
         return capital(current[0].text)

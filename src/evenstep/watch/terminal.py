@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from evenstep.diagnose.finding import Diagnosis
+from evenstep.report.terminal import brief
 from evenstep.report.terminal.style import Style
 from evenstep.report.terminal.terminal import bar, legend
 from evenstep.watch.findings import Journal
 from evenstep.watch.frame import Frame, LiveFinding, RankRow
+from evenstep.watch.window import WINDOW_STEPS
 from evenstep.words import duration, number, percent, plural, printable
 
 FEWEST_ROWS = 3
@@ -30,8 +33,15 @@ class View(Style):
         return self.wrap(printable(text), first=first, indent=len(first), code=code)
 
 
-def lines(frame: Frame, journal: Journal, view: View) -> list[str]:
-    head = view.filled(where_text(frame), code="2") + view.filled(frame.verdict, code="1")
+def lines(
+    frame: Frame, journal: Journal, view: View, diagnosis: Diagnosis | None = None
+) -> list[str]:
+    """Render the latest steps; of a run that takes no more of them its diagnosis."""
+    head = view.filled(where_text(frame), code="2")
+    if diagnosis is not None:
+        told = brief.render(diagnosis, width=view.width, color=view.color).splitlines()
+        return [*head, *told, *_pacing(frame, view)]
+    head += view.filled(frame.verdict, code="1")
     head += _steps(frame, view)
     tail = [*_pacing(frame, view), *_findings(frame, journal, view)]
     room = max(view.height - len(head) - len(tail) - 3, FEWEST_ROWS)
@@ -57,6 +67,13 @@ def where_text(frame: Frame) -> str:
         parts.append(f"step {frame.step:,}")
     if frame.steps_per_s is not None and frame.state == "running":
         parts.append(number(frame.steps_per_s, "steps/s"))
+    if frame.diagnosed:
+        how = (
+            "its processes are gone" if any(row.state == "gone" for row in frame.rows) else "ended"
+        )
+        if frame.state == "silent":
+            how = f"no step for {duration(1e9 * max(row.silent_s for row in frame.rows))}"
+        parts.append(f"{how}, shown as by evenstep diagnose")
     return " · ".join(parts)
 
 
@@ -64,8 +81,8 @@ def _steps(frame: Frame, view: View) -> Iterator[str]:
     """Render step time with its curve, and the shares of all ranks."""
     if frame.step is None:
         return
-    text = f"step {time_text(frame)}"
-    yield f"{text}   {sparkline(frame.curve_ns, view.width - len(text) - 3)}"
+    text = time_text(frame)
+    yield from view.filled(f"{text}   {sparkline(frame.curve_ns, view.width - len(text) - 3)}")
     yield next(legend(frame.shares, view))
     if frame.world > 1 and "wait" not in frame.shares:
         why = "not every rank can tell the two apart yet"
@@ -75,7 +92,9 @@ def _steps(frame: Frame, view: View) -> Iterator[str]:
 def time_text(frame: Frame) -> str:
     time = frame.step_time
     mean, p99 = duration(time["mean_ns"]), duration(time["p99_ns"])
-    return f"{mean} mean, {p99} p99, CV {percent(time['cv'])}"
+    steps = plural(min(len(frame.curve_ns), WINDOW_STEPS), "step")
+    of = "all steps" if frame.diagnosed else f"latest {steps}"
+    return f"{of}: {mean} mean, {p99} p99, CV {percent(time['cv'])}"
 
 
 def sparkline(values: Sequence[float], width: int) -> str:

@@ -19,7 +19,7 @@ from evenstep import words
 from evenstep.diagnose.compare.comparison import NEGLIGIBLE
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.levels import SEVERAL
-from evenstep.diagnose.measure.attempts import read_attempts, with_attempts
+from evenstep.diagnose.measure.attempts import load_run, read_attempts
 from evenstep.diagnose.measure.effects import account
 from evenstep.diagnose.predict.scaling import script
 from evenstep.diagnose.sentences import verdict
@@ -27,7 +27,6 @@ from evenstep.documents import Document, Meta, Natural, Portion, Positive
 from evenstep.errors import TraceError
 from evenstep.statistics.interval import student
 from evenstep.trace.columns import Array
-from evenstep.trace.loading import load
 from evenstep.trace.spool.folder import RunFolder
 
 SCHEMA = "evenstep.history/1"
@@ -152,7 +151,7 @@ def find(folder: Path) -> list[Path]:
 def diagnose_run(run: PastRun, folder: Path) -> PastRun:
     """A run: its goodput, and step time, CV and first finding (unless healthy) of its last attempt,
     which may have hung before its first step. Raises `TraceError`."""
-    found = diagnose(with_attempts(load(folder), folder))
+    found = diagnose(load_run(folder))
     step, goodput = found.summary["step_time"] or {}, found.summary["goodput"]
     mean_ns = float(step.get("mean_ns") or run.step_ns)
     run = replace(run, goodput=goodput, step_ns=mean_ns, cv=step.get("cv"))

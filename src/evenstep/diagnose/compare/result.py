@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import hypot, inf, log
 from typing import Annotated, Any, NamedTuple
 
-from evenstep.diagnose.finding import Diagnosis, Finding
+from evenstep.diagnose.finding import TERMINAL, Diagnosis, Finding
 from evenstep.diagnose.levels import SMALLEST_SHARE
 from evenstep.diagnose.sentences import place_of
 from evenstep.documents import Document, Meta, Natural
@@ -127,7 +127,7 @@ def ratio(baseline: float, value: float) -> float | None:
 
 
 def pair_findings(baseline: Diagnosis, other: Diagnosis) -> list[Changed]:
-    """The findings of both runs, the largest differences first."""
+    """The findings of both runs: what ended the other one, then the largest differences."""
     left = list(other.findings)
     found = []
     for before in baseline.findings:
@@ -135,7 +135,8 @@ def pair_findings(baseline: Diagnosis, other: Diagnosis) -> list[Changed]:
             left.remove(after)
         found.append(_pair(before, after))
     found += [_pair(None, after) for after in left]
-    return sorted(found, key=lambda item: -abs(item.difference))
+    found.sort(key=lambda item: -abs(item.difference))
+    return sorted(found, key=lambda item: item.mode not in TERMINAL or item.change == "gone")
 
 
 def locality(diagnosis: Diagnosis) -> float:

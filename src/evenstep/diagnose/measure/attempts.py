@@ -70,6 +70,11 @@ class Attempt:
     failure: str = ""  # who ended it, and how: of the attempt before the last restart
 
 
+def load_run(path: Path) -> Trace:
+    """The trace of a run's last attempt, with its other attempts. Raises `TraceError`."""
+    return with_attempts(load(path), path)
+
+
 def with_attempts(trace: Trace, path: Path, *, price_per_rank_hour: float | None = None) -> Trace:
     """The trace with all attempts of its run in `run["attempts"]`, if there are several.
 

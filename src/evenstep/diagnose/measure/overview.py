@@ -41,7 +41,7 @@ def summary(trace: Trace, grid: StepGrid) -> dict[str, Any]:
     moving = shares["exposed_communication"] + hidden
     found |= {
         "throughput": throughput(trace, grid),
-        "step_time": step_time(grid),
+        "step_time": step_time(grid.step_ns),
         "shares": shares,
         "overlapped_communication": round(hidden, 4) if trace.hiding_known else None,
         "communication_to_compute": round(moving / compute, 4) if compute > 0 else None,
@@ -86,9 +86,10 @@ def throughput(trace: Trace, grid: StepGrid) -> Throughput:
     return {"value": amount / elapsed_s if elapsed_s > 0 else None, "unit": rate}
 
 
-def step_time(grid: StepGrid) -> MeasuredTime:
-    """Mean, CV (population) and percentiles of the job's step time."""
-    step = grid.step_ns
+def step_time(step: Array) -> MeasuredTime:
+    """Mean, CV (population) and percentiles of the job's step times in ns; None without a step."""
+    if not len(step):
+        return {"mean_ns": None, "cv": None, "p50_ns": None, "p99_ns": None}
     mean = float(step.mean())
     return {
         "mean_ns": round(mean),

@@ -170,7 +170,7 @@ def _measured_size(grid: StepGrid, rate: Throughput, model: Model, grows: Growth
         "ranks": len(grid.ranks),
         "steps": len(grid.steps),
         "throughput": rate,
-        "step_time": step_time(grid),
+        "step_time": step_time(grid.step_ns),
         "work_ns": round(float(np.median(usual))),
         "spread_of_ranks_ns": round(float(np.ptp(usual))),
         "rest_ns": round(float(model.rest_ns.mean())),

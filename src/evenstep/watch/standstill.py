@@ -1,0 +1,56 @@
+"""The diagnosis of a job that takes no step any more, as `evenstep diagnose` finds it.
+
+The latest steps tell what goes on now. Where nothing does, as every rank has ended, died or hangs,
+the whole trace tells more, and does not change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.finding import TERMINAL, Diagnosis
+from evenstep.diagnose.measure.attempts import load_run
+from evenstep.errors import TraceError
+from evenstep.trace.trace import Trace
+from evenstep.watch.frame import LiveFinding
+from evenstep.watch.run import FollowedRun
+
+
+@dataclass(slots=True)
+class StandstillDiagnosis:
+    """The diagnosis of a followed run while it takes no step: one at the end of an attempt, and of
+    silent ranks another whenever their silence has doubled."""
+
+    judge: Callable[[Trace], Diagnosis] = diagnose
+    diagnosis: Diagnosis | None = None  # to be shown
+    notes: list[LiveFinding] = field(default_factory=list)  # why there is none
+    _of: tuple[int | None, bool, int] | None = None  # attempt, whether over, doublings of silence
+
+    def is_due(self, run: FollowedRun) -> bool:
+        """Whether the run is to be diagnosed; forget its diagnosis where it takes steps again."""
+        silent = [state.silent_s for state in run.states if not (state.closed or state.gone)]
+        if not run.states or not all(silent):
+            self.diagnosis, self.notes, self._of = None, [], None
+            return False
+        before, doublings = self._of, int(min(silent, default=0.0)).bit_length()
+        self._of = run.attempt, run.over, doublings
+        if self._of != before and self.diagnosis is None:
+            self.notes = [LiveFinding("agent", (), None, "the whole run is being diagnosed")]
+        return self._of != before
+
+    def renew(self, run: FollowedRun) -> None:
+        """Diagnose the run; of living ranks that is kept if it says why they are silent."""
+        self.diagnosis, self.notes = None, []
+        try:
+            trace = load_run(run.path)
+            if missing := len(run.states) - len(trace.ranks):
+                raise TraceError(f"traces of {missing} of {len(run.states)} ranks are elsewhere")
+            found = self.judge(trace)
+        except TraceError as error:
+            why = f"the whole run is not diagnosed: {error}"
+            self.notes = [LiveFinding("agent", (), None, why)]
+            return
+        if run.over or any(finding.mode in TERMINAL for finding in found.findings):
+            self.diagnosis = found
