@@ -2,10 +2,14 @@ import io
 import re
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from evenstep.cli import progress
+from evenstep.cli import progress, traces
+from evenstep.trace.loading import load
+from evenstep.trace.reports import REPORT, reporting
+from tests.diagnose.attempts_run import Start, write
 
 
 class Terminal(io.StringIO):
@@ -42,8 +46,8 @@ def printed(stream, text):
 
 def test_what_is_quick_says_nothing(watched):
     stream = watched()
-    with progress.reading_progress(10**9) as report:
-        report("rank-0.json", 10**8, 10**9)
+    with progress.reading("run"):
+        REPORT.get()("rank-0.json", 10**8, 10**9)
     with progress.counting() as tell:
         for done in range(1, 1001):
             tell(done, 1000)
@@ -80,9 +84,39 @@ def test_before_the_first_is_done_that_is_said(watched, at_once):
 
 def test_reading_says_its_share_of_all_files(watched, at_once):
     stream = watched()
-    with progress.reading_progress(64_000_000) as report:
-        report("rank-0.json", 32_000_000, 32_000_000)
-        assert "reading: 50 % of 64 MB, about" in printed(stream, "50 %")
+    with progress.reading("run"):
+        REPORT.get()("rank-1.json", 0, 32_000_000)
+        REPORT.get()("rank-0.json", 32_000_000, 32_000_000)
+        assert "reading run: 50 % of 64 MB, about" in printed(stream, "50 %")
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_reading_a_run_says_how_far_it_is_by_its_spools(tmp_path, monkeypatch, large):
+    monkeypatch.setattr("evenstep.trace.spools.LARGE_RECORDS", -1 if large else 10**9)
+    write(tmp_path, [Start(0, 5)], world=3)
+    told = []
+    with reporting(lambda name, done, size: told.append((Path(name).name, done / size))):
+        load(tmp_path)
+    names = [f"rank-{rank:05d}.spool" for rank in range(3)]
+    assert told == [(name, share) for share in (0.0, 1.0) for name in names]
+
+
+def test_a_diagnosis_says_how_long_it_may_take_by_the_time_of_reading(
+    tmp_path, watched, at_once, monkeypatch
+):
+    write(tmp_path, [Start(0, 5)])
+    trace, read_s = traces.read_timed(tmp_path)
+    assert read_s > 0
+    stream = watched()
+    monkeypatch.setattr("evenstep.diagnose.engine.diagnose", lambda _: printed(stream, "of about"))
+    told = traces.judge(trace, read_s=1000.0)
+    assert re.match(rf"diagnosing 2 ranks: 0 s of about {1000 * traces.TO_READING:.0f} s", told)
+
+
+def test_work_that_takes_longer_than_expected_says_so(watched, at_once):
+    stream = watched()
+    with progress.ticking("diagnosing", about_s=0.001):
+        assert "s, longer than the expected 0 s" in printed(stream, "longer")
 
 
 def test_work_that_cannot_say_how_far_it_is_says_that_it_goes_on(watched, at_once):

@@ -371,7 +371,7 @@ class Judge:
     def __init__(self):
         self.times, self.modes = 0, ["hang"]
 
-    def __call__(self, trace):
+    def __call__(self, trace, read_s):
         self.times += 1
         found = [SimpleNamespace(mode=mode) for mode in self.modes]
         return SimpleNamespace(findings=found, ranks=len(trace.ranks))
@@ -385,7 +385,7 @@ def judge():
 @pytest.fixture
 def told(watched, judge):
     """Look after a while, and diagnose where that is due: whether the run has a diagnosis now."""
-    still = StandstillDiagnosis(judge)
+    still = StandstillDiagnosis(judge=judge)
 
     def call(after_s):
         watched.look(after_s)

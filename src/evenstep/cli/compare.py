@@ -47,9 +47,12 @@ def main(args: argparse.Namespace) -> int:
 def _accounts(paths: Sequence[Path]) -> list[Account]:
     """Read and diagnose every run; name each by the part of its path that differs."""
     read = {path: traces.read(path) for path in dict.fromkeys(paths)}
-    named = zip(short_names(paths), paths, strict=True)
-    with progress.ticking("diagnosing"):
-        return [account(name, read[path]) for name, path in named]
+    found = []
+    with progress.counting("diagnosed {} of {} runs") as report:
+        for name, path in zip(short_names(paths), paths, strict=True):
+            found.append(account(name, read[path]))
+            report(len(found), len(paths))
+    return found
 
 
 def short_names(paths: Sequence[Path]) -> list[str]:

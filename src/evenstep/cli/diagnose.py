@@ -17,7 +17,6 @@ from evenstep.diagnose.predict.scaling import ScalingPoint, scaling_point
 from evenstep.diagnose.predict.what_if import WhatIfGain, answers, parse
 from evenstep.errors import UsageError
 from evenstep.export.anonymise import Scrubber, anonymise_trace
-from evenstep.importers.compression import reporting
 from evenstep.importers.opening import Bundle, InputPaths, is_run, open_bundle, sort_out
 from evenstep.report import markdown
 from evenstep.report.terminal import brief, terminal
@@ -26,7 +25,13 @@ from evenstep.trace.trace import Trace
 from evenstep.words import printable
 from evenstep.workers.engines import Local
 
-Opened = tuple[Trace, Scrubber | None]  # and what hides names in what is said of it
+
+class OpenedTrace(NamedTuple):
+    """A trace, what hides names in what is said of it, and how long it took to read (s)."""
+
+    trace: Trace
+    scrub: Scrubber | None = None
+    read_s: float = 0.0
 
 
 class DiagnosisTask(NamedTuple):
@@ -63,12 +68,12 @@ def main(args: argparse.Namespace) -> int:
     files.check_free(args.html, force=args.force)
     tasks = _tasks(args, len(given.bundles))
     local = isinstance(engine, Local) and engine.workers == 1
-    opened: list[Opened] = []
+    opened: list[OpenedTrace] = []
     if args.html is None and len(tasks) > 1 and not local:
         results = sorted(engine.carried(tasks, diagnose_in_worker), key=lambda one: one.number)
     else:  # a page needs the traces here
         opened += _opened_with_progress(given, tasks[0])
-        if args.html is not None and len(opened) > 1 == len({trace.world for trace, _ in opened}):
+        if args.html is not None and len(opened) > 1 == len({trace.world for trace, *_ in opened}):
             raise UsageError("--html writes one page: give one trace, or runs of different sizes")
         results = [diagnose_task(one, task) for one, task in zip(opened, tasks, strict=True)]
     points = [one.point for one in results if one.point is not None]
@@ -153,9 +158,9 @@ def diagnose_in_worker(task: DiagnosisTask) -> DiagnosedTrace:
     return diagnose_task(_open(given, given.bundles[task.number], task), task)
 
 
-def diagnose_task(opened: Opened, task: DiagnosisTask) -> DiagnosedTrace:
-    trace, scrub = opened
-    diagnosis = traces.judge(trace)
+def diagnose_task(opened: OpenedTrace, task: DiagnosisTask) -> DiagnosedTrace:
+    trace, scrub, read_s = opened
+    diagnosis = traces.judge(trace, read_s)
     if scrub is not None:
         diagnosis = scrub.value(diagnosis)
     asked = answers(trace, task.what_if)
@@ -164,25 +169,17 @@ def diagnose_task(opened: Opened, task: DiagnosisTask) -> DiagnosedTrace:
     return DiagnosedTrace(task.number, diagnosis, point, asked, shown)
 
 
-def _open(given: InputPaths, bundle: Bundle, task: DiagnosisTask) -> Opened:
+def _open(given: InputPaths, bundle: Bundle, task: DiagnosisTask) -> OpenedTrace:
     """Open one trace, with the facts of its run's other attempts."""
     trace = open_bundle(bundle, given)
     trace = with_attempts(trace, bundle.path, price_per_rank_hour=task.price_per_rank_hour)
-    if not task.anonymise:
-        return trace, None
-    return anonymise_trace(trace, task.paths)
+    return OpenedTrace(*(anonymise_trace(trace, task.paths) if task.anonymise else (trace,)))
 
 
-def _opened_with_progress(given: InputPaths, task: DiagnosisTask) -> Iterable[Opened]:
+def _opened_with_progress(given: InputPaths, task: DiagnosisTask) -> Iterable[OpenedTrace]:
     for bundle in given.bundles:
-        if bundle.format is None:  # a run of ours: mapped columns without a read position
-            with progress.ticking(f"reading {bundle.path}"):
-                found = _open(given, bundle, task)
-        else:
-            size = sum(source.path.stat().st_size for source in bundle.sources)
-            with progress.reading_progress(size) as report, reporting(report):
-                found = _open(given, bundle, task)
-        yield found
+        with progress.reading(bundle.path) as passed_s:
+            yield _open(given, bundle, task)._replace(read_s=passed_s())
 
 
 def _render(diagnosis: Diagnosis, asked: Sequence[WhatIfGain], form: str) -> Any:

@@ -45,7 +45,7 @@ def main(args: argparse.Namespace) -> int:
     files.check_free(args.prometheus, force=True, piped=piped)  # a collector reads it anew
     for folder in filter(None, (args.parquet, args.store)):
         files.check_folder(folder)
-    trace, scrub = traces.read(args.run), None
+    (trace, read_s), scrub = traces.read_timed(args.run), None
     if args.anonymise:
         trace, scrub = anonymise_trace(trace, [args.run])
     if args.store is not None:
@@ -56,7 +56,8 @@ def main(args: argparse.Namespace) -> int:
         _tell_size(*stored, "records")
     if wanted == ["store"]:
         return 0
-    diagnosis = traces.judge(trace) if scrub is None else scrub.value(traces.judge(trace))
+    diagnosis = traces.judge(trace, read_s)
+    diagnosis = diagnosis if scrub is None else scrub.value(diagnosis)
     if args.json:
         print_json(diagnosis.to_json())
     _files(args, trace, diagnosis)

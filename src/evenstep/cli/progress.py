@@ -12,9 +12,11 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from evenstep.cli.terminal import say
+from evenstep.trace.reports import reporting
 from evenstep.words import duration
 
 Row = TypeVar("Row")
@@ -56,12 +58,12 @@ def time_left(done: float, total: float, passed_s: float) -> str:
     return f", about {duration(1e9 * passed_s * (total - done) / done)} left"
 
 
-def ticking(what: str, about_s: float | None = None) -> AbstractContextManager[None]:
+def ticking(what: str, about_s: float = 0.0) -> AbstractContextManager[None]:
     """Show the elapsed seconds of work without a count; `about_s` is its expected duration."""
 
-    def words(passed_s: float) -> str:  # no expected duration once it has passed
-        known = f" of about {about_s:.0f} s" if about_s and about_s > passed_s else ""
-        return f"{what}: {passed_s:.0f} s{known}"
+    def words(passed_s: float) -> str:
+        how = " of about" if about_s > passed_s else ", longer than the expected"
+        return f"{what}: {passed_s:.0f} s" + (f"{how} {about_s:.0f} s" if about_s else "")
 
     return _show_seconds(words)
 
@@ -101,20 +103,24 @@ def keep_finished(
 
 
 @contextmanager
-def reading_progress(total_bytes: int) -> Iterator[Callable[[str, int, int], None]]:
-    """Yield a function to call with a file's name, its bytes read so far and its size."""
-    done_by_name: dict[str, int] = {}
+def reading(path: Path) -> Iterator[Callable[[], float]]:
+    """Show how far the files of a trace have been read within the block; yield a function that
+    returns the seconds since its start."""
+    files: dict[str, tuple[int, int]] = {}  # bytes read and in all
+    begun_s = time.monotonic()
 
     def text(passed_s: float) -> str:
-        done = sum(done_by_name.values())
-        share = f"{100 * done // max(total_bytes, 1)} % of {total_bytes / 1e6:,.0f} MB"
-        return f"reading: {share}{time_left(done, total_bytes, passed_s)}"
+        done, total = map(sum, zip((0, 0), *files.values(), strict=True))
+        share = (
+            f"{100 * done // total} % of {total / 1e6:,.0f} MB" if total else f"{passed_s:.0f} s"
+        )
+        return f"reading {path}: {share}{time_left(done, total, passed_s)}"
 
     def report(name: str, done: int, size: int) -> None:
-        done_by_name[name] = min(done, size)
+        files[name] = min(done, size), size
 
-    with _show_seconds(text):
-        yield report
+    with _show_seconds(text), reporting(report):
+        yield lambda: time.monotonic() - begun_s
 
 
 @contextmanager

@@ -56,9 +56,11 @@ def _draw(args: argparse.Namespace, result: Result, folder: Path) -> None:
     """Write the report page of the simulated trace, with the load of the simulated links."""
     from evenstep.report.page import html, sheet
 
-    trace, mapped = traces.read(folder), result.fabric_map()
+    (trace, read_s), mapped = traces.read_timed(folder), result.fabric_map()
     shown = sheet.Chart({"links": mapped.bundles}, mapped.facts())
-    page = html.render(traces.judge(trace), trace, links=result.to_json()["links"], link_map=shown)
+    page = html.render(
+        traces.judge(trace, read_s), trace, links=result.to_json()["links"], link_map=shown
+    )
     sheet.write(args.html, page)
 
 

@@ -84,7 +84,8 @@ def _findings(args: argparse.Namespace, source: Path | Trace) -> list[dict[str, 
     """Diagnose the run if the query names the table `findings`."""
     if not re.search(r"\bfindings\b", args.query, re.IGNORECASE):
         return []
-    return traces.judge(traces.read(args.run) if isinstance(source, Path) else source).rows()
+    known = traces.read_timed(args.run) if isinstance(source, Path) else (source,)
+    return traces.judge(*known).rows()
 
 
 # -- forms -----------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from typing import NamedTuple
 from evenstep.cli import traces
 from evenstep.cli.progress import RestartGrace
 from evenstep.cli.terminal import say, until_interrupted
-from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.errors import TraceError, UsageError, refuse_as
 from evenstep.report.terminal.style import wants_color
@@ -111,9 +110,8 @@ class Look(NamedTuple):
 def _looks(path: Path, every_s: float, *, once: bool) -> Iterator[Look]:
     """Yield a look at every refresh, until some time after the run; only the first if `once`."""
     journal, over = Journal(), RestartGrace()
-    still = StandstillDiagnosis(
-        traces.judge if once else diagnose
-    )  # with progress where nothing else is
+    shown = (traces.read_timed, traces.judge)  # with progress, where nothing else is shown
+    still = StandstillDiagnosis(*shown) if once else StandstillDiagnosis()
     for _, run in zip(_refreshes(every_s), follow(path.absolute()), strict=False):
         if still.is_due(run):
             if not once:

@@ -13,14 +13,13 @@ import os
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import IO, Any
 
 from evenstep.errors import MissingExtra, TraceError, refuse_as
+from evenstep.trace.reports import REPORT
 from evenstep.values import number
 
 HEAD_BYTES = 1 << 16
@@ -31,28 +30,6 @@ GZIP = b"\x1f\x8b"
 ZSTANDARD = b"\x28\xb5\x2f\xfd"
 TAR, TAR_AT = b"ustar", 257
 ZIP = b"PK\x03\x04"
-
-
-#: Called with a file's name, the bytes of it that were read so far, and all.
-Progress = Callable[[str, int, int], None]
-_progress: ContextVar[Progress | None] = ContextVar("progress", default=None)
-
-
-@contextmanager
-def reporting(progress: Progress) -> Iterator[None]:
-    """Report how far files are read within the block."""
-    token = _progress.set(progress)
-    try:
-        yield
-    finally:
-        _progress.reset(token)
-
-
-def report_read(path: Path) -> None:
-    """Report a file that was read by other means than a `Stream`, or from behind its end."""
-    if report := _progress.get():
-        size = path.stat().st_size if path.exists() else 0
-        report(str(path), size, size)
 
 
 class Stream:
@@ -94,7 +71,7 @@ class Stream:
         self.read_bytes += len(data)
         if self.read_bytes > self.limit_bytes:
             raise _too_large(self.path, self.limit_bytes)
-        if report := _progress.get():
+        if report := REPORT.get():
             report(str(self.path), self._raw.tell(), self.size_bytes)
         return data
 

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from evenstep.errors import TraceError
-from evenstep.importers.compression import Stream, report_read
+from evenstep.importers.compression import Stream
+from evenstep.trace.reports import report_file
 from evenstep.trace.trace import Trace
 
 
@@ -73,7 +74,7 @@ def usable(
         except TraceError as error:
             limits.append(f"left out: {error}")
             continue
-        report_read(source.path)
+        report_file(source.path, read=True)
         yield found
 
 

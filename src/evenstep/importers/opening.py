@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evenstep.errors import MissingExtra, TraceError, UsageError
+from evenstep.trace.reports import report_file
 from evenstep.values import merged
 
 if TYPE_CHECKING:
@@ -91,6 +92,8 @@ def open_bundle(bundle: Bundle, given: InputPaths, *, attempt: int | None = None
 
         trace = load_run(bundle.path, attempt=attempt)
     else:
+        for source in bundle.sources:
+            report_file(source.path, read=False)
         trace = bundle.format.read(bundle.sources)
     for companion, sources in given.companions:
         trace.run = merged(trace.run, _beside(companion, sources, trace.limits))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
@@ -20,11 +20,17 @@ _task: list[Callable[[Any], Any]] = []  # in a child: the function it was forked
 
 def map_on_cores(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
     """Call `function` on every item; in this process where it must not fork."""
+    return list(iterate_on_cores(function, items))
+
+
+def iterate_on_cores(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+    """Yield the result of each item as soon as those before it are there too."""
     processes = min(available(), len(items))
     if processes < 2:
-        return [function(item) for item in items]
+        yield from map(function, items)
+        return
     with multiprocessing.get_context("fork").Pool(processes, _task.append, (function,)) as pool:
-        return pool.map(_do, items, chunksize=1)
+        yield from pool.imap(_do, items)
 
 
 def available() -> int:

@@ -15,8 +15,9 @@ import numpy as np
 from evenstep.errors import TraceError
 from evenstep.trace import reader
 from evenstep.trace.columns import Array
-from evenstep.trace.cores import map_on_cores
+from evenstep.trace.cores import iterate_on_cores
 from evenstep.trace.pack import SUFFIX, Extent, extents
+from evenstep.trace.reports import report_file
 from evenstep.trace.spool import layout
 from evenstep.trace.spool.folder import is_closed, read_facts
 from evenstep.trace.spool.layout import Kind
@@ -118,7 +119,12 @@ def read_spools(root: Path, attempt: int | None) -> Spools:
         except TraceError as error:
             return error
 
-    found = map_on_cores(read, files) if large else list(map(read, files))
+    for file in files:
+        report_file(file.path, file.size, read=False)
+    found = []
+    for file, item in zip(files, (iterate_on_cores if large else map)(read, files), strict=True):
+        found.append(item)
+        report_file(file.path, file.size, read=True)
     limits += [f"left out: {error}" for error in found if isinstance(error, TraceError)]
     usable = [item for item in found if not isinstance(item, TraceError)]
     if not usable:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.finding import TERMINAL, Diagnosis
@@ -23,7 +24,8 @@ class StandstillDiagnosis:
     """The diagnosis of a followed run while it takes no step: one at the end of an attempt, and of
     silent ranks another whenever their silence has doubled."""
 
-    judge: Callable[[Trace], Diagnosis] = diagnose
+    read: Callable[[Path], tuple[Trace, float]] = lambda path: (load_run(path), 0.0)
+    judge: Callable[[Trace, float], Diagnosis] = lambda trace, _: diagnose(trace)
     diagnosis: Diagnosis | None = None  # to be shown
     notes: list[LiveFinding] = field(default_factory=list)  # why there is none
     _of: tuple[int | None, bool, int] | None = None  # attempt, whether over, doublings of silence
@@ -44,10 +46,10 @@ class StandstillDiagnosis:
         """Diagnose the run; of living ranks that is kept if it says why they are silent."""
         self.diagnosis, self.notes = None, []
         try:
-            trace = load_run(run.path)
+            trace, read_s = self.read(run.path)
             if missing := len(run.states) - len(trace.ranks):
                 raise TraceError(f"traces of {missing} of {len(run.states)} ranks are elsewhere")
-            found = self.judge(trace)
+            found = self.judge(trace, read_s)
         except TraceError as error:
             why = f"the whole run is not diagnosed: {error}"
             self.notes = [LiveFinding("agent", (), None, why)]

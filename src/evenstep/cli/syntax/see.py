@@ -45,8 +45,9 @@ def watch(parser: Parser) -> None:
 
     RUN is the run folder; it need not exist yet. Only the last 32 steps of every rank are read,
     from files that the job writes anyway, so watching costs the job nothing. Once no rank takes a
-    step any more, as all have ended, died or hang, the view is that of `evenstep diagnose`. Ranks may
-    die and restart. --web serves the view as a page on localhost. q or Ctrl-C ends watching, not the job.
+    step any more, as all have ended, died or hang, the view is that of `evenstep diagnose`. Ranks
+    may die and restart. --web serves the view as a page on localhost. q or Ctrl-C ends watching,
+    not the job.
 
     For thousands of ranks, or if traces are on local disks, start --aggregate once on each node. It
     writes a summary of the node's ranks every second to a small file in RUN (or in the run folder
