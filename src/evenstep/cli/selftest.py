@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -51,15 +52,33 @@ def main(args: argparse.Namespace) -> int:
         launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
         command = [sys.executable, *launcher, "-m", "evenstep", "selftest", "--out", str(out)]
         environ = {name: v for name, v in os.environ.items() if not name.startswith("EVENSTEP")}
+        command += ["--json"] if args.json else []
         with ticking("training two ranks"):
-            done = subprocess.run(
-                [*command, *(["--json"] if args.json else [])], stdout=subprocess.PIPE,
-                env={**environ, "OMP_NUM_THREADS": "1"}, text=True, check=False,
-            )  # fmt: skip
-    print(done.stdout, end="", flush=True)
-    if not done.stdout:
-        say(f"the selftest job failed with code {done.returncode}")
-    return 0 if done.returncode == 0 else 1
+            code, told = _run(command, {**environ, "OMP_NUM_THREADS": "1", "TMPDIR": scratch})
+    print(told, end="", flush=True)
+    if not told:
+        say(f"the selftest job failed with code {code}")
+    return 0 if code == 0 else 1
+
+
+def _run(command: list[str], environ: Mapping[str, str]) -> tuple[int, str]:
+    """Run the job's launcher and return its exit code and output. Its messages follow at the end;
+    of a job that is interrupted there are none, and no process is left."""
+    with tempfile.TemporaryFile("w+") as messages:
+        job = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=messages, env=environ, text=True
+        )
+        try:
+            told, _ = job.communicate()
+        except BaseException as error:
+            job.terminate()  # the launcher ends its ranks
+            job.wait()
+            if isinstance(error, SystemExit):
+                say("stopped by SIGTERM before the test had ended")
+            raise
+        messages.seek(0)
+        sys.stderr.write(messages.read())
+    return job.returncode, told
 
 
 def _as_rank(args: argparse.Namespace) -> int:
