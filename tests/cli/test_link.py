@@ -20,9 +20,15 @@ def test_it_serves_jobs_until_it_is_interrupted():
     command = [sys.executable, "-m", "evenstep", "link", "team@127.0.0.1:0"]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     port = server.stderr.readline().split("port ")[1].split(":")[0]
-    board = known(f"team@127.0.0.1:{port}")
-    assert "members 1 (1 a job and 2 a rank)" in server.stderr.readline()
-    board.close()
+    place = f"team@127.0.0.1:{port}"
+    board = known(place)
+    assert ": 1 job on the link, 0 ranks on storage" in server.stderr.readline()
+    stored = [known(place, topic) for topic in ("input", "save", "input")]
+    told = [server.stderr.readline() for _ in range(2)]
+    assert ": 1 job on the link, 1 rank on storage" in told[0]
+    assert ": 1 job on the link, 2 ranks on storage" in told[1]
+    for each in (board, *stored):
+        each.close()
     server.send_signal(signal.SIGINT)
     assert server.wait(60) == 130
     server.stderr.close()

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 import evenstep
 from evenstep.errors import ConfigError, EvenstepError, TraceError, UsageError
 from evenstep.importers import opening
-from evenstep.importers.compression import reporting
 from evenstep.importers.content import CompanionFormat
 from evenstep.importers.opening import open_bundle, open_trace, sort_out
+from evenstep.trace.reports import reporting
 from tests.importers.profiles import two_steps
 from tests.trace.small_run import write_rank
 

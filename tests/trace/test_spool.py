@@ -120,11 +120,11 @@ def test_names_groups_and_facts_come_back(spool):
     assert [spool.name_id(name) for name in ("", "a", "bé", "a")] == [0, 1, 2, 1]
     number = spool.add_group({"uid": "u", "name": "dp", "ranks": "0-3"})
     spool.add_fact("locality", {"gpus": []})
-    spool.add_fact("locality", {"gpus": [1]})
+    spool.add_fact("locality", {"gpus": [{"name": "a"}]})
     contents = read_spool(spool.path)
     assert contents.names == {1: "a", 2: "bé"}
     assert contents.groups[number]["name"] == "dp"
-    assert contents.facts == {"locality": {"gpus": [1]}}
+    assert contents.facts == {"locality": {"gpus": [{"name": "a"}]}}
 
 
 @pytest.mark.parametrize("filler", ["name_id", "add_group"])

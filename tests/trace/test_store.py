@@ -1,5 +1,6 @@
 """A run as Parquet files: what comes back is what was stored, in pieces or at once."""
 
+import copy
 import json
 import shutil
 from dataclasses import replace
@@ -208,6 +209,16 @@ def test_a_group_of_what_are_no_ranks_is_damage(folder, tmp_path, ranks):
     (copied / MANIFEST).write_text(json.dumps(document))
     with pytest.raises(TraceError, match="is damaged; store the run again"):
         load(copied)
+
+
+@pytest.mark.parametrize("place", [{"cpu": "0-3"}, {"nics": [1]}, {"gpus": {"pci": "0"}}, "node 3"])
+def test_a_place_of_another_shape_is_damage(trace, tmp_path, place):
+    """Not an error of whatever shows or judges places later."""
+    moved = replace(trace, ranks=copy.deepcopy(trace.ranks))
+    moved.ranks[0].facts["locality"] = place
+    write_store(moved, tmp_path / "store")
+    with pytest.raises(TraceError, match="is damaged; store the run again"):
+        load(tmp_path / "store")
 
 
 @pytest.mark.parametrize(("key", "value"), [("file", "x" * 5_000), ("counts", {"1": 1 << 80})])

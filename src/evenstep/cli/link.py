@@ -9,6 +9,7 @@ from evenstep.agent.actions.served import LinkServer
 from evenstep.agent.settings import kinds
 from evenstep.cli.terminal import say, until_interrupted
 from evenstep.errors import UsageError
+from evenstep.words import plural
 
 
 def main(args: argparse.Namespace) -> int:
@@ -18,10 +19,11 @@ def main(args: argparse.Namespace) -> int:
         group = ""
     if "@" not in group:
         raise UsageError(f"expected NAME@HOST:PORT, found {args.group!r}")
-    server, members = LinkServer(group), -1
+    server, members = LinkServer(group), (-1, 0)
     with closing(server), until_interrupted():
         while True:
             if server.members != members:
                 members = server.members
-                say(f"serving on port {server.port}: members {members} (1 a job and 2 a rank)")
+                jobs, ranks = map(plural, members, ("job", "rank"))
+                say(f"serving on port {server.port}: {jobs} on the link, {ranks} on storage")
             server.serve()

@@ -16,6 +16,11 @@ def _object(*needed: str, **keys: Any) -> Any:
     )
 
 
+_DEVICE: Any = _object(
+    name=str | None, index=int | None, pci=str | None, numa_node=int | None, driver=str | None,
+    speed_gbps=float | None, rate_gbps=float | None, pcie_lanes=int | None,
+    pcie_lanes_max=int | None,
+)  # fmt: skip
 SHAPES: dict[str, Any] = {
     "absent": dict[str, str],
     # what one action did, and the verdict of its trial in one word
@@ -44,7 +49,13 @@ SHAPES: dict[str, Any] = {
     ),
     "left": _object(by=str, frames=list[str]),  # where the script ended, by which call, if any
     "loader_workers": int,  # the fewest of any DataLoader
-    "locality": dict[str, Any],
+    # where the rank runs
+    "locality": _object(
+        rack=Any, device=int | None, gpu=str | None, gpu_nic=dict[str, dict[str, str]] | None,
+        cpu=_object(model=str | None, allowed=str | None) | None,
+        numa=list[_object("node", node=int, cpus=str | None)] | None,  # type: ignore[misc]
+        gpus=list[_DEVICE] | None, nics=list[_DEVICE] | None, ib_ports=list[_DEVICE] | None,
+    ),
     "pace": dict[str, Any],
     # what pacing did
     "pacing_account": _object(

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from evenstep.agent.actions.board import LinkBoard, board_path
-from evenstep.agent.actions.served import ServedBoard
+from evenstep.agent.actions.served import LINK, ServedBoard
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.agent.recording.steps import ClosedStep, Turns
 from evenstep.pacing.account import TrialBudget
@@ -95,7 +95,7 @@ class LinkToken(Turns):
         self, recorder: Recorder, account: TrialBudget, *, group: str,
         gate_by: Callable[[Callable[[], None] | None], None], guarded: bool = True,
     ) -> None:  # fmt: skip
-        self.turn = Turn("link", group, Token(account, guarded=guarded), recorder)
+        self.turn = Turn(LINK, group, Token(account, guarded=guarded), recorder)
         self.turns = (self.turn,)
         self._recorder = recorder
         self._gate_by = gate_by

@@ -16,6 +16,7 @@ import os
 import socket
 import struct
 import time
+from collections import Counter
 from collections.abc import Callable
 from hashlib import blake2b
 from hmac import compare_digest
@@ -34,6 +35,7 @@ _TIMESTAMPNS = 35  # SO_TIMESTAMPNS of Linux; Python has no name for it
 _TIMESPEC = struct.Struct("@qq")
 _LARGEST = 8192
 _BUFFER = 1 << 20  # datagrams that arrive while a step is computed
+LINK = "link"  # the topic of the link, of which one rank of a job is a member
 MOST = 4 * SLOTS  # members on all topics
 DRIFT = 1 << 13  # inverse of the largest drift between two clocks
 JUMP_NS = 1_000_000_000  # a larger change of the offset means another clock
@@ -176,9 +178,11 @@ class LinkServer:
         return int(self._socket.getsockname()[1])
 
     @property
-    def members(self) -> int:
-        """Number of members of all topics."""
-        return len(self._members)
+    def members(self) -> tuple[int, int]:
+        """Number of jobs, one rank of each on the link, and of ranks that take turns on storage."""
+        topics = Counter(topic.rstrip(b"\0") for topic, _ in self._members)
+        jobs = topics.pop(LINK.encode(), 0)
+        return jobs, max(topics.values(), default=0)
 
     def serve(self) -> None:
         """Wait for one datagram, a quarter of a lease at most; send all posts to its topic."""

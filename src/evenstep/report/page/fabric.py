@@ -80,7 +80,7 @@ def _load(trace: Trace, node: str, counter: str, device: int, rank: int, rows: C
     locality: dict[str, Any] = trace.ranks[rank].facts.get("locality") or {}
     listed, speed, way = COUNTERS[counter]
     places: list[dict[str, Any]] = locality.get(listed) or []
-    place = next((one for one in places if one["index"] == device), {})
+    place = next((one for one in places if one.get("index") == device), {})
     name = place.get("name") or f"{listed[:-1].replace('_', ' ')} {device}"
     capacity = place[speed] / 8 if place.get(speed) else None
     return Load(node, f"{name} {way}", *_rates(rows), capacity, None)
