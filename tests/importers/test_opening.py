@@ -194,7 +194,10 @@ def test_beside_profiles_a_log_of_steps_is_no_other_run(ranks):
          "a log of DeepSpeed's communication, without ranks and steps"),
         ("trainer_state.json", b'{"log_history": [{"step": 1, "loss": 2.0}]}', "the Hugging Face"),
         ("m.csv", b"rank,step,busy\n0,1,2\n", r"a table \(rank, step, busy\) without a column"),
-        ("log.txt", b"Step 1 | loss:1.2 tokens_per_second_per_gpu:90\n", "has losses but no times"),
+        ("a.json", b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "git lfs pull"),
+        ("a.log.gz", gzip.compress(gzip.compress(b"step 1")), "or twice: unpack it"),
+        ("rank0.log", b"Created GlooComm of rank 0\n", "log these, or give a table with columns"),
+        ("log.txt", b"Step 1 | loss:1.2 tokens_per_second_per_gpu:90\n", "no two steps with times"),
     ],
 )  # fmt: skip
 def test_what_is_known_but_not_read_says_what_to_give(tmp_path, name, data, said):

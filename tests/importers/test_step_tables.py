@@ -607,7 +607,7 @@ def test_accounting_of_jobs_is_no_table_of_steps(opened):
         "524614|train|COMPLETED|01:00:00|0:0|2026-06-28T10:00:00|2026-06-28T11:00:00\n"
         "524615|train|COMPLETED|01:10:00|0:0|2026-06-28T11:00:00|2026-06-28T12:10:00\n"
     )
-    with pytest.raises(EvenstepError, match="in no format"):
+    with pytest.raises(EvenstepError, match="no two steps with times"):
         opened(text)
 
 

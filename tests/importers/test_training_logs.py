@@ -259,7 +259,7 @@ def test_timers_that_all_ranks_end_together_say_so(opened):
 def test_a_time_in_another_unit_is_not_taken_for_seconds(opened, unit):
     lines = (f"iter: {step}  loss: 3.1  time: 123.4{unit}  Epoch: [0][{step}/9] Time 12{unit}\n"
              for step in (1, 2))  # fmt: skip
-    with pytest.raises(EvenstepError, match="has losses but no times of steps that are known"):
+    with pytest.raises(EvenstepError, match="has no two steps with times that are known"):
         opened("".join(lines))
 
 
@@ -650,7 +650,7 @@ def test_a_bar_shown_again_at_its_end_is_no_further_epoch(opened, between):
         ("INFO:root:Epoch[0] Batch [100]\tSpeed: 40726.16 samples/sec\tTrain-cross-entropy=1.05\n",
          "a log of speeds without times of steps: log with time stamps"),
         ("Map: 100%|##| 5/5 [00:00<00:00, 1379.34 examples/s]\n{'loss': 0.5, 'epoch': 0.02}\n",
-         "has losses but no times of steps"),
+         "has no two steps with times"),
         # open-mpi/ompi#12318
         ("# OSU MPI-CUDA Reduce Latency Test v7.3\n# Datatype: MPI_CHAR.\n1  53.34  24.80\n",
          "measure with nccl-tests"),
@@ -1353,7 +1353,7 @@ def test_the_first_step_stands_for_itself_where_lines_are_of_one_in_many(opened)
 def test_a_rate_of_something_else_is_none_of_steps(opened):
     text = "".join(f"step {at} | loss 2.3 | 20 it/s {{}}\n" for at in range(1, 9))
     assert set(seconds_of(opened(text.format(*[""] * 8))).values()) == {0.05}
-    with pytest.raises(EvenstepError, match="no times of steps"):
+    with pytest.raises(EvenstepError, match="no two steps with times"):
         opened(text.format(*["dataloader"] * 8))
 
 
@@ -1377,3 +1377,85 @@ def test_a_stamp_is_a_time_of_a_day_that_there_is(text, seconds, whole):
     else:
         assert at % 60 == pytest.approx(seconds)
         assert at % 86_400 == pytest.approx(12 * 3600 + seconds)
+
+
+@pytest.mark.parametrize(
+    ("line", "seconds"),
+    [
+        ("Epoch 4 | iter {0} step {0} | loss train: 1.06, val: 1.05 | iter time: 500.0 ms", 0.5),
+        ("(epoch: 1, iters: {0}, time: 0.250, data: 0.002) D_A: 0.508 G_A: 0.182", 0.25),
+        ("| epoch   0 | {0:5d}/ 1106 batches | lr 20.00 | ms/batch 112.5 | loss  3.57", 0.1125),
+        ("| epoch   2 step {0:8d} |   530 batches | ms/batch 600.0 | loss  7.34", 0.6),
+        ("tick {0:<5d} kimg 4.0      time 4m 21s       sec/tick 236.5   sec/kimg 59.0", 236.5),
+        ("Step {0}/50000 | loss 3.21 | lr 3.0e-04 | 1.21s/it", 1.21),
+    ],
+)
+def test_a_line_tells_its_step_and_how_long_it_took(opened, line, seconds):
+    """As LitGPT, pix2pix, language models, StyleGAN and loops of one's own print them."""
+    steps = range(3, 9)
+    trace = opened("".join(line.format(at) + "\n" for at in steps))
+    assert seconds_of(trace) == pytest.approx(dict.fromkeys(steps, seconds))
+
+
+def test_what_a_line_names_behind_its_loss_makes_it_no_evaluation(opened):
+    line = "step {}: loss 2.5, {}, time 250.0ms\n"
+    text = "".join(line.format(at, "val: 2.4") + line.format(at, "val pass") for at in range(9))
+    assert seconds_of(opened(text)) == dict.fromkeys(range(9), 0.25)
+    with pytest.raises(EvenstepError):
+        opened(text.replace("val:", "val pass of"))
+
+
+def test_numbers_of_steps_may_have_separators_of_thousands(opened):
+    text = "".join(f"step {at:,}: loss 3.12, time 250.00ms\n" for at in range(999, 1_003))
+    assert seconds_of(opened(text)) == dict.fromkeys(range(999, 1_003), 0.25)
+
+
+def test_a_number_of_milliseconds_is_no_step(opened):
+    """`batch 112.5` is neither the batch 112 nor, without its last digits, the 11."""
+    line = "2026-05-08 12:00:0{0},0 loss 2.5, ms/batch 1{0}2.5\n"
+    text = "".join(line.format(at) for at in range(9))
+    with pytest.raises(EvenstepError):
+        opened(text)
+
+
+@pytest.mark.parametrize(("before", "after"), [("epoch {}: ", ""), ("", ", loss=2.5")])
+def test_a_counter_without_an_end_counts_steps(opened, before, after):
+    """As `tqdm(enumerate(loader))` shows them; another epoch begins anew."""
+    text = "".join(
+        f"{before.format(epoch)}{at}it [00:{at // 2:02d},  2.00it/s{after}]\r"
+        for epoch in range(2) for at in range(1, 101)
+    )  # fmt: skip
+    assert list(seconds_of(opened(text)).values()) == pytest.approx([0.5] * 2, rel=0.02)
+    with pytest.raises(EvenstepError):
+        opened(text.replace("epoch", "chunk").replace("loss", "file"))
+
+
+def test_the_first_step_of_an_epoch_weighs_as_one_where_lines_are_means(opened):
+    """Of lines every ten steps, that of the first is of it alone: half a second in 75."""
+    text = "".join(
+        f"Epoch: [{epoch}]  [{at:4d}/160]  eta: 0:12:03  loss: 2.5 (2.6)  time: {took:.4f}  "
+        f"data: {took - 0.47:.4f}  max mem: 9082\n"
+        for epoch in range(2) for at in range(0, 160, 10) for took in [0.471 if at else 8.47]
+    )  # fmt: skip
+    trace = opened(text)
+    assert max(seconds_of(trace).values()) == 0.471
+    assert not diagnose(trace).findings
+
+
+def test_a_log_that_counts_samples_has_steps_of_as_many(opened):
+    """The examples of PyTorch print the samples so far."""
+    text = "".join(
+        f"2025-08-14T23:41:{at:02d}.000Z INFO Train Epoch: 1 [{640 * at}/60000 ({at}%)] loss=2.2\n"
+        for at in range(1, 9)
+    )
+    trace = opened(text)
+    assert seconds_of(trace) == pytest.approx(dict.fromkeys(range(2, 9), 1.0))
+    assert "this log counts samples: 640 are taken to be a step" in trace.limits
+
+
+def test_an_epoch_of_fairseq_is_as_many_updates(opened):
+    text = "".join(
+        f"| epoch {at:03d} | loss 5.6 | num_updates {200 * at} | lr 5e-05 | wall {400 * at} | x 1\n"
+        for at in range(1, 5)
+    )
+    assert set(seconds_of(opened(text)).values()) == {2.0}

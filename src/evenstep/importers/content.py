@@ -155,9 +155,5 @@ def beginning(source: SourceFile) -> Iterator[str]:
 
 def _decode(line: bytes) -> str:
     line = line.lstrip(b"\0")[:LONGEST_LINE].rstrip(b"\r\n")
-    return strip_colours(line.decode("utf-8", "replace"))
-
-
-def strip_colours(text: str) -> str:
-    """A text without a terminal's colour codes."""
+    text = line.decode("utf-8", "replace")
     return _COLOURS.sub("", text) if "\x1b" in text else text

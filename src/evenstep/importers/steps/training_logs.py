@@ -63,6 +63,7 @@ _STAMP = re.compile(
 _CLOCK = {"d": 86400, "h": 3600, "m": 60, "sec": 1}  # seconds of each
 _UNITS = {"K": 1e3, "m": 1e-3, "u": 1e-6}  # before a unit
 _NUMBER = r"\\d+(?:\\.\\d+)?(?:[eE][+-]?\\d+)?"  # in a replacement
+_WHOLE = r"\\d{1,3}(?:,\\d{3})+(?!\\d)|\\d{1,9}"
 _FLOATS = "<(ms|s|rate|since|mean|clock|wall)>"
 
 _PARTS = {*WORK, Phase.INPUT, Phase.SYNC, Phase.OPTIMIZER, WHOLE}  # that a line may tell
@@ -133,7 +134,7 @@ class LogKind(NamedTuple):
         named = parts.pop(WHOLE, sum(parts.values()) if parts.keys() >= WORK else np.nan)
         groups = found.groupdict() | (timed.groupdict() if np.isnan(named) else {})
         unit = _UNITS.get(groups.pop("unit", None) or "", 1.0)
-        said = {name: float(value) for name, value in groups.items() if value}
+        said = {name: float(value.replace(",", "")) for name, value in groups.items() if value}
         epoch, steps = int(said.get("epoch", 0)), int(said.get("steps", 0))
         step = said["step"] + epoch * steps
         seconds = said.get("s", said.get("since", said.get("ms", np.nan) * unit / 1e3))
@@ -148,7 +149,7 @@ class LogKind(NamedTuple):
         if not clock_s < LATEST_S:
             clock_s, whole = _stamp(text)
         if self.window == 1 and np.isnan(seconds) and (whole or np.isnan(clock_s)):
-            found = None if KINDS[BAR].mark in text else _EACH.search(text) or _RATE.search(text)
+            found = None if KINDS[BAR].mark in text else _EACH.search(text) or _BEHIND.search(text)
             seconds = _step_s(found)
         if np.isnan(seconds) and (self.window == 1 or (np.isnan(clock_s) and self.mark)):
             return None
@@ -157,7 +158,7 @@ class LogKind(NamedTuple):
 
 #: All other kinds go before these.
 TOLD, STAMPED, BAR, KERAS = "durations by name", "stamped lines", "progress bar", "Keras"
-AFTER, OF_SAMPLES = "durations after their steps", "OpenCLIP"
+AFTER, OF_SAMPLES = "durations after their steps", ("OpenCLIP", "examples of PyTorch")
 BARS = (BAR, ENDLESS := "progress bar without an end")
 BARE = ("epochs", "nanoGPT")  # whose word of a duration may be any program's word of a clock
 BETWEEN, ALL = 0.0, np.inf  # windows: the steps since the last line, or since the beginning
@@ -173,15 +174,17 @@ _PAIR = re.compile(
     r"(\d+(?:\.\d+)?(?:e[-+]?\d+)?)(?: ?([mu]?s|sec)\b)?"
     r"(?![\w.%/]| ?(?:[mu]?s|sec)/| (?:min(?:ute)?s?|milli\w+|h(?:ours?)?)\b(?![:=]))"
 )
+_DATA = re.compile(r"(?i)\bdata(?: \(t\))?\W{1,4}\d")  # beside it, a bare `time` is the step's
 
 
 def _parts(text: str) -> dict[int, float]:
     """Seconds of a step and of its parts in a line, by phase, of names with a value; none of a
     run's or an epoch's."""
     found: dict[int, float] = {}
+    bare = {"data": "data_time", "time": "step_time"} if _DATA.search(text) else {}
     for name, before, value, behind in _PAIR.findall(text):
         unit = before or behind
-        named = f"{name} {unit}" if unit else f"{name}_time" if name.lower() == "data" else name
+        named = f"{name} {unit}" if unit else bare.get(name.lower(), name)
         one = duration_of(named)
         if one and one.phase in _PARTS and not (one.alone or (one.total and name[:4] != "step")):
             found.setdefault(one.phase, float(value) * one.unit_s)
@@ -194,13 +197,15 @@ _EACH = re.compile(
     rf"(?:^|[,;(|]|(?:time|latency|speed)\b)\W{{0,3}}{_VALUE}(?:(?P<unit>[mu]?)s(?:ec)?/"
     r"(?:step|batch|iter|it)|(?P<rate>step|batche|iter|it)s?/s(?:ec)?)\b(?! [a-z]+(?: ?[,;|)]|$))"
 )
-#: A number behind the name of a rate, `global_step/sec: 1.5`, that is no rounded `0.1`.
-_RATE = re.compile(
-    r"\b\w{0,12}(?:step|batche|iter)s?(?:/|_per_)s(?:ec(?:ond)?)?:\s{1,8}(?!0\.\d\b)" + _VALUE
+#: A number behind its unit, `global_step/sec: 1.5`, `ms/batch 112.86`, that is no rounded `0.1`.
+_BEHIND = re.compile(
+    r"\b(?:\w{0,12}(?P<rate>step|batche|iter)s?(?:/|_per_)s(?:ec(?:ond)?)?:"
+    r"|(?P<unit>[mu]?)s(?:ec)?/(?:step|batch|iter|it|tick):?)\s{1,8}(?!0\.\d\b)" + _VALUE
 )
 #: No line of an evaluation, of which the loss may go behind that of the training.
 _TRAINING = (
-    r"(?i)(?!(?:(?!loss).)*\b(?:eval|test|val(?!ue))|.*\b(?:eval|test|val(?!ue))(?!\w*[_/ ]loss))"
+    r"(?i)(?!(?:(?!loss).)*\b(?:eval|test|val(?!ue))"
+    r"|.*(?!(?<=, )\w+: )\b(?:eval|test|val(?!ue))(?!\w*[_/ ]loss))"
 )
 
 
@@ -208,15 +213,14 @@ def _step_s(found: re.Match[str] | None) -> float:
     """Seconds of a step, by the value that was found; nan without one."""
     if not found or not (value := float(found["value"])):
         return np.nan
-    rate = found.re is _RATE or found["rate"]
-    return 1.0 / value if rate else value * _UNITS.get(found["unit"] or "", 1.0)
+    return 1.0 / value if found["rate"] else value * _UNITS.get(found["unit"] or "", 1.0)
 
 
 def _after(log: Log, text: str, rank: int) -> LogLine | None:
     """The last step that a rank's lines named, if this line alone tells how long it took."""
     if rank not in log.named or not re.match(_TRAINING, text):
         return None
-    seconds = _parts(text).get(WHOLE) or _step_s(_RATE.search(text))
+    seconds = _parts(text).get(WHOLE) or _step_s(_BEHIND.search(text))
     return log.named.pop(rank)._replace(seconds=seconds) if seconds > 0 else None
 
 
@@ -224,14 +228,14 @@ def _kind(mark: str, window: float, *patterns: str, bare: str = "", guard: str =
     """A kind whose patterns have `<step>` for a whole number, and `<ms>` or `<s>` for any."""
     made = []
     for each in (*patterns, bare):
-        whole = re.sub("(?<!P)<(step|steps|epoch)>", r"(?P<\1>\\d{1,9})", each)
+        whole = re.sub("(?<!P)<(step|steps|epoch)>", rf"(?P<\1>{_WHOLE})", each)
         made.append(re.compile(re.sub(_FLOATS, rf"(?P<\1>{_NUMBER})", whole)))
     coarse = bool(made[0].groupindex.keys() & {"wall", "sec", "mean"})
     return LogKind(mark, window, made[:-1], made[-1] if bare else None, re.compile(guard), coarse)
 
 
 _STEP = re.compile(
-    r"(?i)(?:step|iter(?:ation)?|update|batch)s?\W{0,4}?\s{0,8}\d|\d iter\b"
+    r"(?i)(?:step|iter(?:ation)?|update|batch|tick)s?\W{0,4}?\s{0,8}\d|\d iter\b"
     r"|[\[(] {0,8}\d{1,9}/\d{1,9}(?![\d.])"
 )
 #: `Epoch: [0][10/5005]`, `Train: 0 [50/1251 (4%)]`, `Train: 1/3 (33%) [9/323 (2%)]`,
@@ -241,13 +245,14 @@ _BRACKETS = (
     r"\b(?:(?:Epoch|Train)(?:\(train\))?:?\s{0,8}\[?<epoch>(?:/\d{1,9})?\]?(?: \([\d ]{1,4}%\))?"
     r"|(?:Iter|Training)(?:\(train\))?)\s{0,4}[\[(]\s{0,8}<step>/<steps>[^\])]{0,20}[\])]"
 )
-_COUNT = r"s?\W{0,4}?\s{0,8}<step>(?![\d.]*\s?m?s\b|\.\d)"
-#: Where lines number their steps: of all, of an epoch in brackets, behind a word, or before one.
+_COUNT = r"s?\W{0,4}?\s{0,8}<step>(?!\d|[\d.]*\s?m?s\b|\.\d)"
+_OF_EPOCH = r"(?i)^(?:.{0,200}?\bepoch\W{0,4}<epoch>\b)?.{0,200}?"
+#: Where lines number their steps: of all, of an epoch in brackets, before a word, or behind one.
 _NUMBERED = (
     rf"(?i)^.{{0,200}}?\bglobal[_ ]?step{_COUNT}",
     rf"(?i)^.{{0,200}}?{_BRACKETS}",
-    r"(?i)^(?:.{0,200}?\bepoch\W{0,4}<epoch>\b)?.{0,200}?"
-    rf"\b(?:step|iter(?:ation)?|update|batch(?:_id)?){_COUNT}",
+    rf"{_OF_EPOCH}\b<step>/ {{0,8}}<steps> (?:batche|step|iter(?:ation)?)s\b",
+    rf"{_OF_EPOCH}\b(?:step|iter(?:ation)?|update|batch(?:_id)?|tick){_COUNT}",
     r"(?i)^.{0,80}?\b(?:<epoch> Epoch\W{1,3})?\b<step> Iter\b",
 )
 
@@ -255,7 +260,8 @@ _NUMBERED = (
 _SECONDS = r"<s>s?(?![\w.]| (?:ms|min|h))"
 _TIME = r"(?<!Data )(?<!Forward )\b[Tt]ime:?\s{1,4}" + _SECONDS
 _ITER = r"\biter: <step>\b"
-_ELAPSED = r" \[(?:(?P<h>\d{1,4}):)?(?P<m>\d\d):(?P<sec>\d\d)<[^\]]{0,60}(?:s/it|it/s)"
+_OF_SAMPLES = r"\bTrain Epoch: <epoch> \[\s{0,12}(?P<step>\d{1,12})/\d{1,12} "
+_ELAPSED = r" \[(?:(?P<h>\d{1,4}):)?(?P<m>\d\d):(?P<sec>\d\d)[<,][^\]]{0,60}(?:s/it|it/s)"
 KINDS = {
     # `iteration 10/ 500 | … | elapsed time per iteration (ms): 1.5`, and with `_` and `=`
     "Megatron-LM": _kind("elapsed", BETWEEN, r"\biteration=?\s{1,12}<step>/\s{0,12}\d{1,9} \|"),
@@ -290,9 +296,10 @@ KINDS = {
     "mmcv": _kind(", data_time: ", BETWEEN, _BRACKETS, bare=_TIME),
     "epochs": _kind("ime", 1, r"^(?!.*(?i:global[_ ]?step)).*?" + _BRACKETS, bare=_TIME),
     # `Train Epoch: 0 [ 6464/109468 (3%)] … Data (t): 0.158 Batch (t): 0.559`, of samples so far
-    OF_SAMPLES: _kind("Batch (t): ", 1,
-        r"\bTrain Epoch: <epoch> \[\s{0,12}(?P<step>\d{1,12})/\d{1,12} .{0,400}?"
-        r"\bBatch \(t\): <s>"),
+    OF_SAMPLES[0]: _kind("Batch (t): ", 1,
+        _OF_SAMPLES + r".{0,400}?\bBatch \(t\): <s>"),
+    OF_SAMPLES[1]: _kind("Train Epoch: ", BETWEEN, _OF_SAMPLES,
+        guard=r"(?i)(?!.*(?:time|sec\b|global.step))"),
     "detectron2": _kind("last_time: ", 1, _ITER, bare=r"\blast_time: " + _SECONDS),
     "maskrcnn-benchmark": _kind("eta: ", 20, _ITER, bare=r"\btime: <s> \("),
     "detectron2 without last_time": _kind("time: ", ALL, _ITER, bare=r"\btime: " + _SECONDS),
@@ -302,7 +309,7 @@ KINDS = {
         guard=_TRAINING),
     # also in the form `"num_updates": "2", … "wall": "75"`
     "fairseq": _kind("num_updates", BETWEEN,
-        r'\bnum_updates(?:=|": ")<step>"?,.{0,400}?\bwall(?:=|": ")<wall>'),
+        r'\bnum_updates(?:=|": "| )<step>"?[, ].{0,400}?\bwall(?:=|": "| )<wall>'),
     "ms-swift": _kind("global_step/max_steps", BETWEEN,
         r"global_step/max_steps.: .<step>/<steps>.{0,200}?\belapsed_time.: .(?:(?P<d>\d{1,4})d )?"
         r"(?:(?P<h>\d{1,2})h )?(?:(?P<m>\d{1,2})m )?(?P<sec>\d{1,2})s"),
@@ -310,7 +317,7 @@ KINDS = {
     "BigDL": _kind("records in ", 1,
         r"\[Iteration <step>\].{0,80}?\bTrained \d{1,9} records in <s> seconds"),
     # any line with a step and how long it or its parts took
-    TOLD: _kind("", 1, *_NUMBERED, guard=_TRAINING + r"(?=.*(?:time|[mu]s\b|sec|/s\b|\bs/))"),
+    TOLD: _kind("", 1, *_NUMBERED, guard=_TRAINING + r"(?=.*(?:time|[mu]s\b|sec|/s\b|[\d ]s/))"),
     # any line with a time stamp, a step and a loss or accuracy, as of torchtitan and MXNet; without
     # a stamp, or with nothing but a step, its time may follow in a line of its own
     STAMPED: _kind("", BETWEEN, *_NUMBERED, guard=_TRAINING
@@ -324,10 +331,12 @@ KINDS = {
         r"^(?![^%|]{0,160}\b(?:Processed|Generating|Loading|Downloading|Tokenizing|Map)\b[^%|:,;.]*:"
         r"? *\d+%\|)"
         r".{0,16000}?\d{1,3}%\|[^|]{0,200}\|\s{0,4}(?P<step>[1-9]\d{0,8})/<steps>" + _ELAPSED),
-    # `Epoch 0: |          | 12/? [00:14<00:00,  1.21s/it]`, where nobody knows how many there are
-    ENDLESS: _kind("/? [", BETWEEN,
+    # `Epoch 0: |   | 12/? [00:14<00:00,  1.21s/it]`, `epoch 3: 12it [00:14,  1.21s/it, loss=2.5]`
+    ENDLESS: _kind(" [", BETWEEN,
         r"^.{0,16000}?\|\s{0,4}(?P<step>[1-9]\d{0,8})/\?" + _ELAPSED,
-        guard=r"(?i)(?![^|]{0,200}\b(?:val|eval|test|predict|sanity|(?:down)?load|process|map))"),
+        r"(?i)^(?=.*(?:loss|epoch|train|step)).{0,200}?(?<!\S)(?P<step>[1-9]\d{0,8})it" + _ELAPSED,
+        guard=r"(?=.*(?:it/s|s/it))(?![^|]{0,200}\b(?i:val|eval|test|predict|sanity|(?:down)?load"
+        "|process|map))"),
 }  # fmt: skip
 
 
@@ -410,9 +419,7 @@ def read(sources: Sequence[SourceFile]) -> Trace:
     """Read all logs as one trace. Raises `TraceError` where none has two steps."""
     draft, log = Draft(), Log()
     by_path = ranks_in_order([source.path for source in sources])
-    for _ in usable(sources, draft.limits,
-                    lambda source: _read_file(log, source, by_path[source.path])):  # fmt: skip
-        pass
+    list(usable(sources, draft.limits, lambda one: _read_file(log, one, by_path[one.path])))
     if log.kind == STAMPED and len(log.rows) >= len(log.ticks):
         log.ticks.clear()
     elif log.kind == STAMPED and log.ticks:  # a bar that times more than such lines
@@ -422,11 +429,11 @@ def read(sources: Sequence[SourceFile]) -> Trace:
     window = KINDS[log.kind].window if log.kind in KINDS and between is log.rows else BETWEEN
     if window == 1 and log.means and np.mean(log.means) > 1 - progress.MIXED:
         window = BETWEEN
-    batch = (log.kind == OF_SAMPLES and math.gcd(*(row[1] for row in between))) or 1
+    batch = (log.kind in OF_SAMPLES and math.gcd(*(row[1] for row in between))) or 1
     log.rows = between + counted
     ahead = np.diff(sorted({row[1] for row in log.rows if row[0] == log.rows[0][0]}))
     apart = float(np.median(ahead)) / batch if len(ahead) else 1.0  # of steps between two lines
-    if window == 1 and apart > 2:
+    if window and apart > 2:
         log.rows = list(_alike(log, batch)) or log.rows
     whole_s = {number: seconds for _, number, _, seconds in log.rows}
     if log.rows:
@@ -442,15 +449,15 @@ def read(sources: Sequence[SourceFile]) -> Trace:
         few = f"two steps with the time (at least {least:.0f} s where it is in whole seconds)"
         raise TraceError(f"{sources[0].path} has no {few} between them")
     rank, number, start, seconds, part = np.array(told, float).T
+    seconds *= batch if window == BETWEEN else 1
+    draft.limits += [f"this log counts samples: {batch} are taken to be a step"] * (batch > 1)
     rows = Timed(rank.astype(int), number.astype(int) // batch, start, seconds, part.astype(int))
     trace = trace_of(rows, draft, {"source": f"{NAME} ({log.kind})", **log.spans_s}, {})
     trace.limits += log.timers.limits()
     if log.mixed > progress.MIXED * len(log.rows):
         trace.limits.append(progress.ONE_OF_SEVERAL)
-    if "lost_work_s" in trace.run:
-        trace.run["lost_work_s"] *= apart
-    if lost_s:
-        trace.run["lost_work_s"] = lost_s
+    lost_s = lost_s or trace.run.get("lost_work_s", 0.0) * apart
+    trace.run |= {"lost_work_s": lost_s} if lost_s else {}
     trace.limits += _means(apart, window)
     return trace
 
@@ -554,7 +561,7 @@ def _take(log: Log, text: str, own: int) -> bool:
 
 
 def _trust(kind: str) -> int:
-    return {"": 0, AFTER: 1, BAR: 2, ENDLESS: 2, KERAS: 2, STAMPED: 3, TOLD: 4}.get(kind, 5)
+    return {"": 0, AFTER: 1, KERAS: 2, **dict.fromkeys(BARS, 2), STAMPED: 3, TOLD: 4}.get(kind, 5)
 
 
 def _enter(log: Log, rank: int, said: LogLine) -> None:
