@@ -149,8 +149,6 @@ def finishes(*keys: Array) -> Array:
 
 def running_maximum(values: Array, number: Array) -> Array:
     """The largest value so far of the rows of each number, which follow each other."""
-    if not len(values):
-        return values
     first = np.flatnonzero(begins(number))
     low, high = np.minimum.reduceat(values, first), np.maximum.reduceat(values, first)
     apart = np.cumsum(high - low + 1) - high - 1  # side by side on one line

@@ -148,8 +148,6 @@ def _by_count(ops: Columns, role: Role, sent: Array, computes: Array) -> Array:
 
 def _by_time(ops: Columns, role: Role, sent: Array, computes: Array) -> Array:
     """Index of the first compute to begin after a receive, or last to end before a send; or -1."""
-    if not len(sent):
-        return np.zeros(0, np.int64)
     origin = ops.start_s.min()
     span = 1.0 + ops.end_s.max() - origin
     received = role in RECVS

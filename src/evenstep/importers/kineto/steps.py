@@ -157,8 +157,6 @@ def _backward(file: KinetoFile, steps: Steps, marked: Columns) -> Columns:
     told = marked.step[marked.op == int(Phase.BACKWARD)]
     rows = rows.select(~np.isin(step, told))
     step = steps.at(rows.start_ns)
-    if not len(rows):
-        return _table(np.zeros(0, np.int64), rows.start_ns, rows.end_ns, steps)
     others = np.sort(marked.enter_ns)
     stretch = np.searchsorted(others, rows.start_ns, side="right")
     first = np.flatnonzero(begins(stretch, step))

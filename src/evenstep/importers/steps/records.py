@@ -213,8 +213,6 @@ def _enter(
 def _enter_parts(draft: Draft, parts: Columns, numbers: Array, begin_ns: Array) -> None:
     """Enter the parts of each rank's steps, one after the other from the step's beginning."""
     parts = parts.sorted_by("rank", "number", "row")
-    if not len(parts):
-        return
     length = np.rint(parts.seconds * 1e9).astype(np.int64)
     before = np.cumsum(length) - length
     before -= before[np.arange(len(parts)) - positions_by_key(parts["rank"], parts.number)]
