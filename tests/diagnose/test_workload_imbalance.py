@@ -241,6 +241,26 @@ def test_long_batches_come_to_all_ranks(often, dealt_out):
     assert _dealt_out(np.arange(20)[:, None] < np.array(often)) is dealt_out
 
 
+@pytest.mark.parametrize("skew", [1.0, 1.02])
+@pytest.mark.parametrize(("width", "ranks"), [(4, 16), (8, 16)])
+def test_ranks_that_share_a_batch_count_once(width, ranks, skew):
+    """Of the ranks of a tensor group one may always be the slowest, by a little."""
+    calm = World(style="grid", tensor_parallel=width, ranks=ranks, noise=0.004, steps=80)
+    batch = np.random.default_rng(1).lognormal(0, 0.35, (80, ranks // width)) * 20 * MS
+    extra = np.repeat(batch, width, axis=1) * np.tile([skew, *[1] * (width - 1)], ranks // width)
+    mean = extra.mean(axis=1, keepdims=True) + 0 * extra
+    varied, even = (
+        calm.delayed(Phase.FORWARD, ns, computing=True).delayed(
+            Phase.BACKWARD, 2 * ns, computing=True
+        )
+        for ns in (extra, mean)
+    )
+    finding = diagnose(varied.trace()).findings[0]
+    assert (finding.mode, finding.where.ranks) == ("workload_imbalance", ())
+    want = 1 - even.length_ns() / varied.length_ns()
+    assert finding.severity == pytest.approx(want, rel=0.1)
+
+
 def test_a_stop_beside_sequences_of_different_lengths_stays_a_stop():
     """It is in neither forward nor backward, so no length of data explains it."""
     world = World(noise=0.01, ranks=2)

@@ -52,17 +52,19 @@ def find(case: Case) -> list[Finding]:
 
 
 def rotating(spent: Array) -> bool:
-    """Whether a rank is slow in most steps (steps × ranks), drawn anew each time rather from all of
-    them than from half (by the pairs of steps with the same one, Simpson 1949), in no order: data
-    is dealt out to all, while slow machines stay the same or take turns."""
-    middle = np.median(spent, axis=1, keepdims=True)
-    behind = (spent / np.where(middle > 0, middle, 1.0)).max(axis=1) >= 1 + VARYING / 2
-    if behind.mean() < MOST:
+    """Whether ranks are slow in most steps (steps × ranks), drawn anew each time rather from all of
+    them than from half (by the pairs of steps with the same ones, Simpson 1949), in no order: data
+    is dealt out to all, while slow machines stay the same or take turns. Slow are those at least
+    half as far behind as the last: all that share its data."""
+    behind = spent - np.median(spent, axis=1, keepdims=True)
+    long = behind[behind.max(axis=1) >= VARYING / 2]
+    if len(long) < MOST * len(spent):
         return False
-    times = np.bincount((turns := spent.argmax(axis=1))[behind])
-    steps, same = int(times.sum()), float((times * (times - 1)).sum()) / 2
-    of_all = steps * (steps - 1) / 2 / spent.shape[1]  # of half: twice as many
-    return same <= 1.5 * of_all + of_all**0.5 and not _recurs(turns[:LONGEST])
+    slow = long >= MOST * long.max(axis=1, keepdims=True)
+    drawn = slow / slow.sum(axis=1, keepdims=True)
+    same = float((drawn.sum(axis=0) ** 2).sum() - (drawn**2).sum()) / 2
+    of_all = len(long) * (len(long) - 1) / 2 / spent.shape[1]  # of half: twice as many
+    return same <= 1.5 * of_all + of_all**0.5 and not _recurs(spent.argmax(axis=1)[:LONGEST])
 
 
 def _recurs(drawn: Array) -> bool:
