@@ -35,6 +35,7 @@ from evenstep.diagnose.lateness.thresholds import (
 from evenstep.diagnose.levels import CLEARLY, ERRORS, NAMED
 from evenstep.diagnose.measure.grid import StepGrid, in_phase
 from evenstep.statistics.interval import MAD_SIGMA
+from evenstep.statistics.trend import linear, rank_values
 from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Phase
 
@@ -68,6 +69,8 @@ class Delays:
     chronic: Array  # (ranks,) bool
     noise_ns: float  # standard deviation of a rank's own work
     beyond: Array  # (steps, ranks) bool: later than the rank chronically is
+    waits_ns: Array  # for a core, of a rank and its loader: (steps, ranks)
+    starved_ns: Array  # input that is such a wait
 
     def cells(self, cause: Cause) -> Array:
         """Mask of the cells that are late for a cause."""
@@ -90,9 +93,10 @@ def attribute(grid: StepGrid, costs: Costs, *, contended: bool) -> Delays:
         return _no_delays(grid)
     step = float(np.median(grid.step_ns))
     late, work = {}, grid.work_ns.astype(float)
+    waits = _core_waits(grid, contended=contended)
     explained = np.zeros(grid.shape)
     programs = [part.lanes for part in costs.parts]
-    for cause, whole, beyond in _recorded_causes(grid, programs):
+    for cause, whole, beyond in _recorded_causes(grid, *waits, programs):
         left = work - explained
         beyond = np.minimum(beyond, np.clip(whole, 0, left))
         late[cause] = np.where(beyond > CHRONIC_SHARE / 2 * step, beyond, 0.0)
@@ -122,10 +126,27 @@ def attribute(grid: StepGrid, costs: Costs, *, contended: bool) -> Delays:
     loss, rest = _cost(grid, costs, late, chronic)
     phase, by_phase = _by_phase(grid, costs, made_up / np.maximum(ahead, 1.0), as_ever)
     beyond = is_late & ~as_ever
-    return Delays(grid, excess, late, loss, phase, by_phase, rest, chronic, noise, beyond)
+    return Delays(grid, excess, late, loss, phase, by_phase, rest, chronic, noise, beyond, *waits)
 
 
-def _recorded_causes(grid: StepGrid, programs: Sequence[Array]) -> list[tuple[Cause, Array, Array]]:
+def _core_waits(grid: StepGrid, *, contended: bool) -> tuple[Array, Array]:
+    """How long each rank, and its loader meanwhile, waits for a core in each step, and how much of
+    that is input, (steps, ranks), ns: where cores are short, what goes with the rank's own waits by
+    least squares; none where both may have nothing in common (Spearman 1904)."""
+    loading, ready = grid.phase_ns[Phase.INPUT], grid.run_delay_ns
+    varies, more = (each - each.mean(axis=0) for each in (loading, ready))
+    alike = linear(rank_values(varies), rank_values(more))
+    if not contended or alike * len(loading) ** 0.5 < CLEARLY:
+        return ready, np.zeros(grid.shape)
+    expected = (varies * more).sum() / (more * more).sum() * ready.mean(axis=0)
+    part = np.clip(expected / np.maximum(loading.mean(axis=0), 1), 0.0, 1.0)
+    elsewhere = 1 - part * loading / np.maximum(grid.duration_ns, 1)  # it is as likely there
+    return ready * np.maximum(elsewhere, 0.0) + part * loading, part * loading
+
+
+def _recorded_causes(
+    grid: StepGrid, waits_ns: Array, starved_ns: Array, programs: Sequence[Array]
+) -> list[tuple[Cause, Array, Array]]:
     """Each recorded cause with its time in every cell, and the part that makes the rank late: above
     its peers', and without peers above that of ranks of any program. Who computes more waits more
     often for a core, and longer evaluates what all do: that part is its work's."""
@@ -137,8 +158,8 @@ def _recorded_causes(grid: StepGrid, programs: Sequence[Array]) -> list[tuple[Ca
     computed = np.median(np.minimum(grid.cpu_ns, at_most), axis=0, keepdims=True)
     computed = np.maximum(computed, 1.0)
     more = np.maximum(_above(computed, programs), 0.0) / computed
-    loading, ready = grid.phase_ns[Phase.INPUT], _above(grid.run_delay_ns, programs)
-    ready = ready - more * grid.run_delay_ns
+    loading, ready = grid.phase_ns[Phase.INPUT] - starved_ns, _above(waits_ns, programs)
+    ready = ready - more * waits_ns
     # a beat before a stop is part of its record
     stood = np.clip(above_others(grid.work_ns), 0, grid.stood_ns)
     return [
@@ -240,8 +261,9 @@ def _no_delays(grid: StepGrid) -> Delays:
     chronic = np.zeros(len(grid.ranks), bool)
     nothing = np.zeros(len(grid.steps))
     return Delays(
-        grid, cells, none, none, cells.astype(int), cells[:1], nothing, chronic, 0.0, cells > 0
-    )
+        grid, cells, none, none, cells.astype(int), cells[:1], nothing, chronic, 0.0, cells > 0,
+        cells, cells,
+    )  # fmt: skip
 
 
 def _by_phase(grid: StepGrid, costs: Costs, part: Array, as_ever: Array) -> tuple[Array, Array]:

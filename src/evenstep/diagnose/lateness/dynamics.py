@@ -75,10 +75,7 @@ def path_summary(case: Case) -> dict[str, Any] | None:
         "entropy_normalized": bits / float(np.log2(ranks)),
         # of bounded steps, with another bound than the one before
         "moves_share": float(changes.mean()) if len(changes) else None,
-        "dwell_steps": {
-            "mean": float(stays.mean()) if len(stays) else None,
-            "longest": longest,
-        },
+        "dwell_steps": {"mean": float(stays.mean()) if len(stays) else None, "longest": longest},
     }
 
 

@@ -28,7 +28,8 @@ STOPPED = {
 def input_pipeline(case: Case) -> list[Finding]:
     """Ranks with late batches, beside the input that all ranks have; or the input of all, where no
     few of them cost much of it."""
-    some, loading = _late_batches(case), case.grid.phase_ns[Phase.INPUT]
+    some = _late_batches(case)
+    loading = case.grid.phase_ns[Phase.INPUT] - case.delays.starved_ns
     if _queued(case, loading) and (everybody := _all_waiting(case, loading)):
         return everybody
     few = bool(some) and 2 * len(some[0].where.ranks) <= len(case.grid.ranks)

@@ -190,8 +190,7 @@ def _cores(case: Case) -> list[Finding]:
 def _too_few(case: Case, scheduler: Contention, cells: Array) -> list[Finding]:
     # a wait for a core is as likely within a pause, which has a name, as outside
     outside = 1 - np.minimum(case.grid.pause_ns / np.maximum(case.grid.duration_ns, 1), 1)
-    delay = case.grid.run_delay_ns * outside
-    waited = case.without(delay, Cause.CONTENTION)
+    waited = case.without(case.delays.waits_ns * outside, Cause.CONTENTION)
     others = [one for one in Cause if one is not Cause.CONTENTION]
     held = [case.relieved(case.delays.cells(one), one) for one in others]
     calm = case.costs.combined([waited, *held])
