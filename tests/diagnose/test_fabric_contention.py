@@ -184,3 +184,23 @@ def test_messages_of_which_one_end_is_lost_are_of_no_link():
     events = events.with_column("peer_or_root", np.where(events.step == 4, -1, events.peer_or_root))
     found = diagnose(replace(trace, events=events.select(~lost))).findings
     assert all(link == "node1-node2" for finding in found for link in finding.where.links)
+
+
+@pytest.mark.parametrize("hit", [[], [2, 3, 7]])
+@pytest.mark.parametrize("seed", range(4))
+def test_few_steps_tell_of_contention_where_their_transfers_are_many(hit, seed):
+    """Ten steps of four buckets of their own sizes: ten transfers of a size, but forty in all."""
+
+    def moves(slow):
+        draw = np.random.default_rng(seed)
+        return lambda move: (
+            QUIET_NS * move.size_bytes / 25e6 * (1 + 0.03 * draw.standard_normal())
+            * (2.5 if slow and move.step in hit else 1)
+        )  # fmt: skip
+
+    sizes = (25_000_000, 20_000_000, 15_000_000, 10_000_000)
+    world = World(steps=10, noise=0.02, seed=seed, style="blocking", bucket_bytes=sizes)
+    trace = replace(world, fabric=moves(True)).trace()
+    found = [f for f in diagnose(trace).findings if f.mode == "fabric_contention"]
+    calm, lost = (replace(world, fabric=moves(slow)).length_ns() for slow in (False, True))
+    assert [f.severity for f in found] == pytest.approx([1 - calm / lost] * bool(hit), rel=0.1)

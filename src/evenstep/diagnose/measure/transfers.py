@@ -56,7 +56,7 @@ def transfers(grid: StepGrid) -> Transfers:
     rows = rows.with_column("kind", key_numbers(rows.group, rows.op, rows.size_bytes))
     heads = rows.select(np.unique(rows.kind, return_index=True)[1])
     kinds = {name: heads[name] for name in ("group", "op", "size_bytes", "members")}
-    return Transfers(rows, Columns({**kinds, **_usual(rows.transfer_ns, rows.kind)}))
+    return Transfers(rows, Columns({**kinds, **_usual(rows.transfer_ns, rows.kind, rows.group)}))
 
 
 _FROM_GRAPH = ("group", "op", "size_bytes", "members", "root", "dtype")
@@ -79,13 +79,19 @@ def _transfers(grid: StepGrid) -> Columns:
     return Columns(found).select(grid.steps[step] == rows.step)
 
 
-def _usual(took: Array, number: Array) -> dict[str, Array]:
-    """Count and undisturbed durations of the transfers of each number."""
+def _usual(took: Array, number: Array, group: Array | None = None) -> dict[str, Array]:
+    """Count and undisturbed durations of the transfers of each number; where these are few, but
+    `FEWEST`, with as large a noise in their time as all such of their `group` have."""
     count = np.bincount(number)
-    floor, lower = (
-        quantiles(took, number, share, len(count)).astype(float) for share in (LOW, LOWER)
+    floor, lower, middle = (
+        quantiles(took, number, share, len(count)).astype(float) for share in (LOW, LOWER, 0.5)
     )
     noise = np.where(count >= ENOUGH, (floor - lower) / (z(LOW) - z(LOWER)), np.nan)
+    if group is not None:
+        some = (count >= FEWEST)[number]
+        part = _usual((took / np.maximum(middle, 1)[number])[some], group[some])["noise_ns"]
+        few = np.flatnonzero(some & np.isnan(noise)[number])
+        noise[number[few]] = middle[number[few]] * part[group[few]]
     quiet = floor - z(LOW) * np.nan_to_num(noise)
     return {"count": count, "floor_ns": floor, "quiet_ns": quiet, "noise_ns": noise}
 
@@ -145,17 +151,13 @@ def tokens(trace: Trace, grid: StepGrid) -> dict[str, Any] | None:
     uneven = (members > 1) & (ratio >= 1 + SMALLEST_SHARE)
     if not uneven.any():
         return None
-    fullest = rows["rank"][(received == most[place]) & uneven[place]]
-    ranks, counts = np.unique(fullest, return_counts=True)
+    full = (received == most[place]) & uneven[place]
+    ranks, counts = np.unique(rows["rank"][full], return_counts=True)
     order = np.argsort(-counts, kind="stable")[:4]
-    return {
-        "calls": int(uneven.sum()),
-        "imbalance": round(float(ratio[uneven].mean()), 4),
-        "fullest": [
-            {"rank": int(ranks[at]), "share": round(float(counts[at] / counts.sum()), 4)}
-            for at in order
-        ],
-    }
+    share = np.round(counts / counts.sum(), 4)
+    fullest = [{"rank": int(ranks[at]), "share": float(share[at])} for at in order]
+    imbalance = round(float(ratio[uneven].mean()), 4)
+    return {"calls": int(uneven.sum()), "imbalance": imbalance, "fullest": fullest}
 
 
 def arrivals(trace: Trace, clocks: Clocks) -> Columns:
@@ -177,18 +179,13 @@ def arrivals(trace: Trace, clocks: Clocks) -> Columns:
     wait = np.where(rows.waits, np.clip(last[number] - entered, 0, took), 0)
     return Columns(
         {
-            "rank": ranks[rows.lane],
-            "seq": rows.seq,
-            "step": rows.step,
-            "group": operations.group[number],
-            "operation": number,
+            "rank": ranks[rows.lane], "seq": rows.seq, "step": rows.step,
+            "group": operations.group[number], "operation": number,
             "here_ns": _here(rows, clocks, ranks, trace.host_clock_ranks),
-            "took_ns": took,
-            "wait_ns": wait,
-            "awaited": rows.decides & (entered == last[number]),
-            "relative": relative,
+            "took_ns": took, "wait_ns": wait,
+            "awaited": rows.decides & (entered == last[number]), "relative": relative,
         }
-    )
+    )  # fmt: skip
 
 
 def _here(rows: Columns, clocks: Clocks, ranks: Array, one_clock: list[int]) -> Array:

@@ -232,9 +232,8 @@ def _of_collectives(case: Case) -> list[Finding]:
     saved = dict(zip(shorter, case.all_saved(changes), strict=True))
     lost, exposed, short = next(iter(saved.values())), saved["overlap"], "tune" in saved
     gain = Gain(case.share(lost), changes[0])
-    if (not short and _told_else(case)) or gain.share.value < (
-        levels.SMALLEST_SHARE if short else 1 - 1 / levels.CHANGED
-    ):
+    least = levels.SMALLEST_SHARE if short else 1 - 1 / levels.CHANGED
+    if gain.share.value < least or (not short and _told_else(case)):
         return []
     case.claims.slow_ns += lost
     # no overlap hides more than the work beside which nothing is transferred yet
@@ -247,10 +246,8 @@ def _of_collectives(case: Case) -> list[Finding]:
 
 
 def _told_else(case: Case) -> bool:
-    return (
-        not case.trace.hiding_known
-        or case.share(case.loss(case.claims.claimed)).value >= levels.NAMED
-    )
+    told = case.share(case.loss(case.claims.claimed)).value >= levels.NAMED
+    return told or not case.trace.hiding_known
 
 
 def _of_messages(case: Case) -> list[Finding]:
@@ -277,9 +274,8 @@ def _of_messages(case: Case) -> list[Finding]:
     less, name = (missing, "slow_messages") if best else (bytes_ns, "messages")
     hit = np.flatnonzero(less)
     gain = gain_of(case, Change.of_transfers(hit, took[hit] - less[hit]))
-    if gain.share.value < (levels.NAMED if best else levels.MINOR) or (
-        not best and _told_else(case)
-    ):
+    least = levels.NAMED if best else levels.MINOR
+    if gain.share.value < least or (not best and _told_else(case)):
         return []
     case.claims.slow_ns += gain.saved_ns
     reached = float(size[hit].sum() / bytes_ns[hit].sum())

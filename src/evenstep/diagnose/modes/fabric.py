@@ -57,7 +57,7 @@ class _SlowTransfers(NamedTuple):
     ratio: Array  # logarithm of the time over the quiet level
 
 
-def _slow_transfers(measured: Transfers, named: Array | None = None) -> _SlowTransfers:
+def _slow_transfers(measured: Transfers, named: Array | None) -> _SlowTransfers:
     """Transfers well outside the noise of their kind, except those named by another mode."""
     rows, (quiet, noise) = measured.rows, quiet_level(measured)
     judged = np.isfinite(noise) & (quiet > 0)
@@ -112,23 +112,16 @@ def _period(measured: Transfers, slow: _SlowTransfers) -> Peak | None:
 # -- the finding -----------------------------------------------------------------------------------
 
 
-def _groups_concerned(measured: Transfers, slow: _SlowTransfers) -> tuple[list[int], list[int]]:
-    """Groups with at least half the relative excess of the worst, the costliest first; and the
-    other judged groups."""
-    rows = measured.rows
-    size = int(rows.group.max()) + 1
-    moving = np.bincount(rows.group[slow.judged], rows.transfer_ns[slow.judged], minlength=size)
-    excess = np.bincount(rows.group, slow.excess_ns, minlength=size)
-    share = excess / np.maximum(moving, 1)
-    judged = np.flatnonzero(moving > 0)
-    hit = judged[share[judged] >= levels.MOST * share.max()]
-    hit = hit[np.argsort(-excess[hit], kind="stable")]
-    return [int(g) for g in hit], [int(g) for g in judged if g not in hit]
-
-
 def _where(case: Case, slow: _SlowTransfers) -> Where:
-    """The slow groups and the links that only they use; none where all groups are slow."""
-    hit, calm = _groups_concerned(case.transfers, slow)
+    """The groups with at least half the relative excess of the worst, the costliest first, and the
+    links that only they use; none where all groups are slow."""
+    rows = case.transfers.rows
+    moving = np.bincount(rows.group[slow.judged], rows.transfer_ns[slow.judged])
+    excess = np.bincount(rows.group, slow.excess_ns)[: len(moving)]
+    share = excess / np.maximum(moving, 1)
+    hit = np.flatnonzero((moving > 0) & (share >= levels.MOST * share.max()))
+    hit = hit[np.argsort(-excess[hit], kind="stable")].tolist()
+    calm = [group for group in np.flatnonzero(moving > 0).tolist() if group not in hit]
     names = [case.trace.groups[group].name for group in hit] if calm else []
     nodes = {node for group in hit for node in places_of(case.trace, group)}
     links = sorted(_links(case, hit) - _links(case, calm)) if calm or len(nodes) == 2 else []

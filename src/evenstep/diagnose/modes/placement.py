@@ -23,14 +23,7 @@ from evenstep.diagnose.finding import Evidence, Finding, Where
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.levels import FEWEST, SMALLEST_SHARE
-from evenstep.diagnose.measure.hosts import (
-    group_by_place,
-    hops,
-    layouts,
-    links,
-    rack_of,
-    usual,
-)
+from evenstep.diagnose.measure.hosts import group_by_place, hops, layouts, links, rack_of, usual
 from evenstep.diagnose.measure.transfers import RINGS, Reference, Shape, places_of, reference
 from evenstep.diagnose.modes.bound import of_slow_shapes
 from evenstep.diagnose.modes.intervention import Gain, constant, finding_of, when
