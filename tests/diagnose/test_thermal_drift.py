@@ -56,6 +56,18 @@ def test_a_rank_that_slows_down_is_named_with_its_cost(course, worst):
     assert finding.severity == pytest.approx(world.injected_share(), rel=0.1)
 
 
+def test_work_that_wanders_on_all_ranks_drifts_on_none():
+    """First-order noise of .97: of the ranks one ends slower than it began, others quicker."""
+    told = []
+    for seed in range(12):
+        wander = np.random.default_rng(seed).standard_normal((STEPS, 16))
+        for step in range(1, STEPS):
+            wander[step] = 0.97 * wander[step - 1] + (1 - 0.97**2) ** 0.5 * wander[step]
+        world = World(ranks=16, steps=STEPS).delayed(Phase.BACKWARD, (4 + wander) * 1.5 * MS)
+        told.append(bool(drifts(open_case(world.trace()))))
+    assert sum(told) <= 1
+
+
 def test_a_node_drifts_as_a_whole_where_no_rank_of_it_clearly_does():
     world = drifting([4, 5, 6, 7], 14, linear, noise=0.1)
     assert sorted(one.rank for one in drifts(open_case(world.trace()))) == [4, 5, 6, 7]

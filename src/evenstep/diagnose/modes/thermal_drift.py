@@ -10,14 +10,13 @@ from evenstep.diagnose.finding import Evidence, Finding, When
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import above_others
-from evenstep.diagnose.levels import ERRORS, MOST, SURE
+from evenstep.diagnose.levels import ERRORS, MOST, SIGMAS, SURE
 from evenstep.diagnose.measure.hosts import metric_samples
 from evenstep.diagnose.modes.intervention import finding_of_late
 from evenstep.diagnose.sentences import say
 from evenstep.statistics.interval import MAD_SIGMA
-from evenstep.statistics.trend import Trend, isotonic, thin, trend
+from evenstep.statistics.trend import FEWEST, Trend, isotonic, thin, trend
 from evenstep.trace.columns import Array
-from evenstep.trace.spool.layout import Phase
 
 SUDDEN = 0.6  # of the growth within three neighbouring blocks: then it is no drift
 WARMER_CELSIUS = 3.0  # than at the beginning: sensors have steps of 1
@@ -36,29 +35,30 @@ class Drift(NamedTuple):
 
 
 def drifts(case: Case) -> list[Drift]:
-    """Ranks whose own work grows gradually, by itself and against the others'; of a node as a
-    whole, those that grow with it."""
+    """Ranks whose own work grows gradually, by itself and against the others', by more than theirs
+    changes by chance; of a node as a whole, those that grow with it."""
     grid = case.grid
-    if grid.shape[1] < 2 or not len(grid.steps):
+    if grid.shape[1] < 2 or len(grid.steps) < FEWEST:
         return []
-    work = grid.work_ns - grid.phase_ns[Phase.INPUT]
-    work = np.maximum(work - grid.phase_ns[Phase.CHECKPOINT] - grid.phase_ns[Phase.EVALUATION], 0)
-    hours = (np.cumsum(grid.step_ns) - grid.step_ns[0]) / 3.6e12
+    work, hours = case.program_ns, (np.cumsum(grid.step_ns) - grid.step_ns[0]) / 3.6e12
     at, excess = thin(hours, above_others(work))
     own = thin(hours, work)[1]
-    rows = np.array([part[0] for part in np.array_split(np.arange(len(hours)), len(at))])
+    quarters = (np.array_split(one, 4)[::3] for one in (excess, own))
+    changed = [np.median(last, axis=0) - np.median(first, axis=0) for first, last in quarters]
+    moved = MAD_SIGMA * np.abs(changed).min(axis=0)
     node = np.array([case.trace.ranks[int(rank)].node for rank in grid.ranks])
     places = [np.flatnonzero(node == name) for name in np.unique(node)]
     places = [place for place in places if 1 < len(place) < len(node)]
     found: dict[int, Drift] = {}
     for lanes in [*np.arange(len(node))[:, None], *places]:
         one = _risen(at, excess[:, lanes].mean(axis=1), own[:, lanes].mean(axis=1))
-        if one is None or one.per_hour.p * (len(node) + len(places)) > SURE:
+        chance, usual = SURE / (len(node) + len(places)), np.median(np.delete(moved, lanes))
+        if one is None or one.per_hour.p > chance or one.growth_ns < SIGMAS * usual:
             continue
         for lane in lanes.tolist():
             if trend(at, excess[:, lane]).slope >= MOST * one.per_hour.slope:
-                onset, rank = int(rows[one.onset]), int(grid.ranks[lane])
-                found.setdefault(lane, one._replace(rank=rank, onset=onset))
+                onset = int(np.array_split(np.arange(len(hours)), len(at))[one.onset][0])
+                found.setdefault(lane, one._replace(rank=int(grid.ranks[lane]), onset=onset))
     return list(found.values())
 
 
@@ -68,7 +68,7 @@ def _risen(at: Array, excess: Array, own: Array) -> Drift | None:
     risen = isotonic(excess)
     growth = float(risen[-1] - risen[0])
     noise = MAD_SIGMA * float(np.median(np.abs(excess - risen)))
-    if growth < ERRORS * noise or len(risen) < 8:
+    if growth < ERRORS * noise:
         return None
     onset = int(np.argmax(risen > risen[0] + max(0.1 * growth, 2 * noise)))
     rise = trend(at, excess, excess - risen)
