@@ -56,6 +56,29 @@ def test_an_episode_has_its_steps_and_its_cost():
     assert finding.severity == pytest.approx(world.lost_against(quiet(world)), rel=0.1)
 
 
+@pytest.mark.parametrize("style", ["overlapped", "blocking"])
+def test_transfers_slow_one_after_the_other_are_others_traffic_and_no_stalls(style):
+    """Four stretches of two or three steps, up to three times as slow."""
+    busy = np.isin(np.arange(80), [10, 11, 30, 31, 32, 55, 56, 70, 71, 72])
+    random = np.random.default_rng(2)
+    factors = 1 + 2 * random.random(10**4), 1 + 0.04 * random.standard_normal(10**4)
+
+    def moves(slow):
+        number = iter(range(10**4))
+
+        def took(move):
+            more, noise = (each[next(number)] for each in factors)
+            return QUIET_NS * noise * (more if slow and busy[move.step] else 1)
+
+        return took
+
+    world = World(steps=80, noise=0.02, style=style, fabric=moves(True))
+    finding = contention_of(world)
+    calm, lost = (replace(world, fabric=moves(slow)).length_ns() for slow in (False, True))
+    assert finding.severity == pytest.approx(1 - calm / lost, rel=0.1)
+    assert "Others' traffic" in finding.title
+
+
 def test_steps_hit_by_chance_are_contention_too():
     hit = np.random.default_rng(1).random(120) < 0.3
     world = World(

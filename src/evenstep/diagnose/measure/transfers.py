@@ -154,9 +154,8 @@ def tokens(trace: Trace, grid: StepGrid) -> dict[str, Any] | None:
     full = (received == most[place]) & uneven[place]
     ranks, counts = np.unique(rows["rank"][full], return_counts=True)
     order = np.argsort(-counts, kind="stable")[:4]
-    share = np.round(counts / counts.sum(), 4)
+    share, imbalance = np.round(counts / counts.sum(), 4), round(float(ratio[uneven].mean()), 4)
     fullest = [{"rank": int(ranks[at]), "share": float(share[at])} for at in order]
-    imbalance = round(float(ratio[uneven].mean()), 4)
     return {"calls": int(uneven.sum()), "imbalance": imbalance, "fullest": fullest}
 
 

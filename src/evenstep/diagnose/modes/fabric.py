@@ -88,7 +88,7 @@ def _episodes(case: Case) -> list[Finding]:
         return []
     case.claims.slow_ns += gain.saved_ns
     slow = slow._replace(mask=apart) if apart.any() else slow
-    return _of_episodes(case, slow, gain, tail=not apart.any())
+    return _of_episodes(case, slow, gain)
 
 
 def _of_their_own(slow: _SlowTransfers) -> Array:
@@ -132,13 +132,14 @@ def _links(case: Case, groups: list[int]) -> set[tuple[str, str]]:
     return {link for group in groups for link in links(places_of(case.trace, group))}
 
 
-def _of_episodes(case: Case, slow: _SlowTransfers, gain: Gain, *, tail: bool) -> list[Finding]:
+def _of_episodes(case: Case, slow: _SlowTransfers, gain: Gain) -> list[Finding]:
     rows, period = case.transfers.rows, _period(case.transfers, slow)
     quiet = np.maximum(case.transfers.of_kind("quiet_ns"), 1)
     factor = float(np.median(rows.transfer_ns[slow.mask] / quiet[slow.mask]))
     late = case.steps_of(slow.mask)
     recurs, where = when(late[:, None], case.grid.steps), _where(case, slow)
-    alone = (tail or recurs.pattern == "transient") and period is None  # traffic would go on
+    hit = slow.mask[np.argsort(rows.begin_ns, kind="stable")]  # other traffic goes on
+    alone = period is None and bool((hit[1:] & hit[:-1]).sum() <= levels.MOST * hit.sum())
     return finding_of(
         case, f"fabric_contention{'.stalls' * alone}", gain,
         numbers={
