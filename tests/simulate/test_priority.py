@@ -22,6 +22,14 @@ def test_urgent_buckets_hide_all_but_two_layers_of_the_forward():
     assert found.step_time.mean_ns / MS == pytest.approx(m + (2 * 60 + 90) / 3, rel=1e-3)
 
 
+def test_gradients_of_several_micro_batches_are_sent_during_the_last():
+    """The link is idle during all but the first forward and the last backward of the step, too."""
+    found = simulate(scenario(*JOB, "strategy.kind=priority", "work.micro_batches=2"))
+    m = 3 * found.collectives[0].alone_ns / MS
+    expected = m + (60 + 90) / 2 + (2 * 60 + 90) / 3 / 2
+    assert found.step_time.mean_ns / MS == pytest.approx(expected, rel=1e-3)
+
+
 def test_priority_is_never_slower_than_sending_in_order():
     for size in ("10MB", "300MB", "900MB", "3000MB"):
         both = [step_ms(f"work.gradient_bytes={size}", f"strategy.kind={kind}")

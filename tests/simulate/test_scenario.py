@@ -116,6 +116,11 @@ def test_what_cannot_be_is_refused_by_name(setting, message):
         ("energy.pue=1.2", "energy.pue without effect: give compute_watts or communicate_watts"),
         ("cluster.storage_gBps=9", "storage_gBps without effect: give work.input_bytes"),
         (
+            "cluster.nodes=4; neighbours=[{node_count=2}]; strategy.kind=asynchronous",
+            "do not slow the job: with strategy.kind asynchronous an exchange takes as long as",
+        ),
+        ("work.key_share=.5; work.kind=pipeline", "to work.context_parallel, which is not given"),
+        (
             "work.overlap=false; work.overlap_slowdown=.2",
             "work.overlap_slowdown has no effect: it belongs to work.overlap, which is off",
         ),

@@ -65,6 +65,24 @@ def test_backup_workers_are_not_waited_for():
     assert result.throughput == pytest.approx(15 * 1000 / (100 + m), rel=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["backup_workers", "partial_reduce"])
+def test_an_exchange_without_its_latest_ranks_shares_links_like_any_other(kind):
+    """With itself, as ranks that all enter together do, and with a neighbour."""
+    asked = (
+        "cluster.nodes=10", "job.ranks=8", "job.placement=random", "fabric.kind=leaf_spine",
+        "fabric.nodes_per_leaf=4", "fabric.oversubscription=4", "work.kind=collective",
+        "work.forward_ms=10", "work.gradient_bytes=500MB",
+        "collectives.algorithm=halving_doubling", "run.steps=2",
+    )  # fmt: skip
+    alone_ns = simulate(scenario(*asked)).collectives[0].alone_ns
+    asked += "strategy.backups=1", f"strategy.kind={kind}"
+    found = simulate(scenario(*asked))
+    assert found.step_time.mean_ns == pytest.approx(10 * MS + alone_ns, rel=1e-9)
+    other = [{"node_count": 2, "compute_ms": 0, "message_bytes": 10**9}]
+    beside = simulate(scenario(*asked, neighbours=other))
+    assert beside.step_time.mean_ns > 10 * MS + 1.02 * alone_ns
+
+
 def test_compression_sends_less_and_takes_time():
     plain = ran()
     small = ran("strategy.compression=0.25", "strategy.encode_ms=3")
@@ -72,6 +90,13 @@ def test_compression_sends_less_and_takes_time():
     saved = plain.collectives[0].alone_ns - small.collectives[0].alone_ns
     gained = plain.step_time.mean_ns - small.step_time.mean_ns
     assert gained == pytest.approx(saved - 3 * MS, rel=1e-6)
+
+
+def test_so_do_collectives_alone():
+    sets = ("cluster.nodes=4", "work.kind=collective", "work.gradient_bytes=1GB", "run.steps=2")
+    whole = simulate(scenario(*sets)).step_time.mean_ns
+    packed = simulate(scenario(*sets, "strategy.compression=0.5", "strategy.encode_ms=7"))
+    assert packed.step_time.mean_ns == pytest.approx(whole / 2 + 7 * MS, rel=1e-3)
 
 
 def test_pacing_a_lone_job_costs_no_more_than_its_ledger_allows():

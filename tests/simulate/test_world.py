@@ -333,6 +333,29 @@ def test_only_rates_that_change_are_solved_and_each_once():
 
 
 @pytest.mark.parametrize("make", [CompiledWorld, PythonWorld])
+def test_a_collective_that_spares_a_rank_begins_without_it(make):
+    """Three messages of 30 bytes share a link of 1 GB/s from the entry of the second rank on: the
+    third, which enters later, finds them sent. In the step after, all enter at once."""
+    place = np.arange(3)
+    volley = MessageVolley(
+        place, np.roll(place, -1), np.full(3, 30.0), np.zeros(3), np.full(3, 90.0), np.arange(4),
+        place * 0,
+    )  # fmt: skip
+    world = make(np.ones(1), (3,))
+    flow = world.flow(Carriage(place, place * 0, (volley,), spared=1))
+    graph = world.graph(one_by_one(3, [COMPUTE, COLLECTIVE], [flow]))
+    world.job(0, np.array([0.0, 10.0, 500.0]))
+    for compute in (np.zeros(3), np.array([900.0, 900.0, 900.0])):
+        value = np.zeros((2, 3))
+        value[0] = compute
+        world.feed(0, graph, value, np.ones(1))
+    world.final(0)
+    assert world.run(1 << 40) == STUCK
+    assert world.take(0)[1][1].tolist() == [100.0, 100.0, 100.0]
+    assert world.take(0)[1][1].tolist() == [1090.0, 1090.0, 1090.0]
+
+
+@pytest.mark.parametrize("make", [CompiledWorld, PythonWorld])
 def test_durations_that_are_known_late_delay_nobody(make):
     """A byte a ns, two ranks that send 50 bytes each in both steps, each on its own.
 

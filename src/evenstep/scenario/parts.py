@@ -74,7 +74,7 @@ class Work:
     )
     context_parallel: int = count(1, "of pipeline: ranks that share a sequence", least=1)
     key_share: float = number(
-        0.25, "of pipeline: bytes of keys and values over those of activations"
+        0.25, "of context_parallel: bytes of keys and values over those of activations"
     )
     expert_parallel: int = count(
         1, "of pipeline: replicas that share the experts of a layer", least=1

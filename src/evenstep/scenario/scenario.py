@@ -26,6 +26,7 @@ MOST_NUMA_NODES = 64  # of a machine
 MOST_GPUS = 1_000_000  # of a cluster: what a machine's memory holds
 MOST_PASSES = 1_000_000  # of a step's micro-batches through layers or stages: likewise
 AVERAGING = ("local_sgd", "diloco")  # strategies that average parameters every few steps
+UNSYNCHRONISED = ("asynchronous", "stale_synchronous")  # whose exchanges wait for no other rank
 SPLITS = (  # fields of `work` without which it would be another job
     *("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel"),
     *("interleaved", "shard_ranks", "micro_batches"),
@@ -99,6 +100,9 @@ def without_effect(scenario: Scenario) -> Iterator[str]:
             yield f"{names} without effect: give {' or '.join(needs)}"
     if scenario.cluster.storage_gBps and not scenario.work.input_bytes:
         yield "cluster.storage_gBps without effect: give work.input_bytes"
+    if scenario.neighbours and scenario.strategy.kind in UNSYNCHRONISED:
+        yield (f"neighbours do not slow the job: with strategy.kind {scenario.strategy.kind} an "
+               "exchange takes as long as without other traffic")  # fmt: skip
 
 
 def load(path: Path, assignments: Sequence[str] = ()) -> Scenario:

@@ -7,7 +7,7 @@ need others of its rank, of this step or of an earlier one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from evenstep.scenario.scenario import AVERAGING, Scenario
+from evenstep.scenario.scenario import AVERAGING, UNSYNCHRONISED, Scenario
 from evenstep.simulate.fabric.flows import CollectiveLibrary, Flow
 from evenstep.simulate.fabric.noise import Disturbance
 from evenstep.simulate.wires.interface import COLLECTIVE, COMPUTE, DROP, SLOWED, URGENT, StepPlan
@@ -179,10 +179,7 @@ class JobGraph:
         return StepPlan(
             role=self.role,
             start=np.concatenate([[0], np.cumsum(sizes)]),
-            kind=column("kind"),
-            stream=column("stream"),
-            instance=column("instance"),
-            soft=column("soft"),
+            **{name: column(name) for name in ("kind", "stream", "instance", "soft")},
             need_start=np.concatenate([[0], np.cumsum([len(one.needs) for one in operations])]),
             need=np.array([need for need, _ in needs], np.int64),
             back=np.array([back for _, back in needs], np.int64),
@@ -257,6 +254,8 @@ class GraphDraft:
     def __init__(self, scenario: Scenario, library: CollectiveLibrary) -> None:
         self.scenario, self.library = scenario, library
         self.work, self.strategy = scenario.work, scenario.strategy
+        self.sent_bytes = self.work.gradient_bytes * self.strategy.compression
+        self.exchanges = self.strategy.kind not in AVERAGING  # gradients; else parameters, at times
         self.flows: list[Flow] = []
         self.partitions: list[tuple[str, Array]] = []
 
@@ -290,16 +289,6 @@ class GraphDraft:
         ranks = self.scenario.ranks
         return np.arange(ranks).reshape(-1, self.work.shard_ranks or ranks)
 
-    @property
-    def sent_bytes(self) -> float:
-        """Bytes of the compressed gradients."""
-        return self.work.gradient_bytes * self.strategy.compression
-
-    @property
-    def exchanges(self) -> bool:
-        """Whether gradients are exchanged in every step; else parameters are averaged."""
-        return self.strategy.kind not in AVERAGING
-
     def before(self, role: RankProgram) -> None:
         """Add the delay of pacing and the input phase."""
         if self.strategy.kind == "paced":
@@ -312,8 +301,9 @@ class GraphDraft:
                 role.compute(work.input_ms * 1e6)
 
     def after(self, role: RankProgram) -> None:
-        """Add the optimizer phase."""
-        length = (self.work.optimizer_ms + self.strategy.encode_ms) * 1e6
+        """Add the optimizer phase; of collectives alone only what compression takes."""
+        optimizer_ms = 0.0 if self.work.kind == "collective" else self.work.optimizer_ms
+        length = (optimizer_ms + self.strategy.encode_ms) * 1e6
         if length:
             with role.phase(Phase.OPTIMIZER):
                 role.compute(length)
@@ -337,29 +327,21 @@ class GraphDraft:
 
 def as_kept(flow: Flow, scenario: Scenario) -> Flow:
     """The flow under the strategy: without its latest ranks, or unsynchronised."""
-    strategy = scenario.strategy
-    if strategy.kind in ("backup_workers", "partial_reduce") and flow.stages:
-        name = f"{strategy.backups} spared"
-        return _known_flow(flow, name, lambda: replace(flow, spared=strategy.backups))
-    if strategy.kind in ("asynchronous", "stale_synchronous") and flow.stages:
-        return _known_flow(flow, "alone", lambda: replace(flow, apart=True))
+    kind, spared = scenario.strategy.kind, scenario.strategy.backups
+    if kind in ("backup_workers", "partial_reduce") and flow.stages:
+        return flow.variants.setdefault(f"{spared} spared", replace(flow, spared=spared))
+    if kind in UNSYNCHRONISED and flow.stages:
+        return flow.variants.setdefault("alone", replace(flow, apart=True))
     return flow
 
 
-def _known_flow(flow: Flow, name: str, make: Callable[[], Flow]) -> Flow:
-    """A variant of a flow, built once."""
-    if name not in flow.variants:
-        flow.variants[name] = make()
-    return flow.variants[name]
-
-
 def repeat(flow: Flow, times: int) -> Flow:
-    def make() -> Flow:
-        stages = flow.stages * times
-        if len(flow.stages) == 1:
-            item = flow.stages[0]
-            stages = (replace(item, round=item.round._replace(repeats=item.round.repeats * times)),)
-        size, launch_ns = flow.bytes * times, flow.launch_ns * times
-        return replace(flow, stages=stages, bytes=size, launch_ns=launch_ns)
-
-    return flow if times == 1 else _known_flow(flow, f"{times} times", make)
+    if times == 1:
+        return flow
+    stages = flow.stages * times
+    if len(flow.stages) == 1:
+        item = flow.stages[0]
+        stages = (replace(item, round=item.round._replace(repeats=item.round.repeats * times)),)
+    size, launch_ns = flow.bytes * times, flow.launch_ns * times
+    found = replace(flow, stages=stages, bytes=size, launch_ns=launch_ns)
+    return flow.variants.setdefault(f"{times} times", found)

@@ -67,16 +67,23 @@ def _add_buckets(
 def _urgent(draft: GraphDraft, numbers: list[int]) -> JobGraph:
     """Buckets that the next forward needs first go first; it waits for each (Peng et al. 2019)."""
     work, role, parts = draft.work, RankProgram(), len(numbers)
+    each = 1e6 / work.micro_batches
+    forward, backward = work.forward_ms * each, work.backward_ms * each
     draft.before(role)
-    layers = 2 * parts  # operations of the forward: a wait and a layer for each
-    first = len(role.operations) + layers  # then a part of backward and its exchange, each
+    passes = parts + work.micro_batches - 1  # pairs of operations before the first exchange's
     with role.phase(Phase.FORWARD):
+        first = len(role.operations) + 2 * passes
         for layer in range(parts):
             role.wait(first + 2 * (parts - 1 - layer) + 1, back=1)
-            role.compute(work.forward_ms * 1e6 / parts)
+            role.compute(forward / parts)
+    for _ in range(work.micro_batches - 1):
+        with role.phase(Phase.BACKWARD):
+            role.compute(backward)
+        with role.phase(Phase.FORWARD):
+            role.compute(forward)
     with role.phase(Phase.BACKWARD):
         for number in numbers:
-            role.exchange(number, role.compute(work.backward_ms * 1e6 / parts), yields=True)
+            role.exchange(number, role.compute(backward / parts), yields=True)
     draft.after(role)
     return draft.graph(role)
 
@@ -91,6 +98,7 @@ def _collective(draft: GraphDraft) -> JobGraph:
             flow = draft.library.flow(work.operation, draft.sent_bytes, members)
             if (number := draft.use(as_kept(flow, draft.scenario))) >= 0:
                 role.block(number)
+    draft.after(role)
     role.block(draft.use(draft.library.barrier(members)))
     return draft.graph(role)
 

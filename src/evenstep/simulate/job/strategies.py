@@ -15,7 +15,7 @@ import numpy as np
 
 from evenstep.documents import Amount, Natural, Portion, Positive
 from evenstep.pacing import Pacer, PacerSettings, Reason, Slowest, StepObservation
-from evenstep.scenario.scenario import Scenario
+from evenstep.scenario.scenario import UNSYNCHRONISED, Scenario
 from evenstep.simulate.job.graph import FinishedStep
 from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Actuator, Flag, Kind
@@ -269,6 +269,6 @@ def pace_of(scenario: Scenario, run_id: str) -> Pace:
     kind = scenario.strategy.kind
     if kind == "paced":
         return Paced(scenario, run_id)
-    if kind in ("stale_synchronous", "asynchronous"):
+    if kind in UNSYNCHRONISED:
         return Unsynchronised(scenario.ranks, bounded=kind == "stale_synchronous")
     return Pace()

@@ -84,7 +84,8 @@ def _closed_uses(uses: Sequence[FlowUse], shared: Array) -> list[bool]:
     ]
     if all(alone):
         return alone
-    return [one and _binds(use.flow.stages) for one, use in zip(alone, uses, strict=True)]
+    binds = [not use.flow.spared and _binds(use.flow.stages) for use in uses]
+    return [one and other for one, other in zip(alone, binds, strict=True)]
 
 
 def _differ(value: Array, link: Array, links: int, same: float) -> Array:
@@ -124,7 +125,7 @@ def _carriage(flow: Flow, shared: Array, *, first: int, ranks: int, is_closed: b
     stages = (made[id(stage)]._replace(repeats=stage.round.repeats) for stage in flow.stages)
     return Carriage(
         first + inside // lanes, group, tuple(stages),
-        closed=is_closed or not flow.stages or flow.spared > 0, joined=flow.joined,
+        closed=is_closed or not flow.stages, joined=flow.joined,
         spared=flow.spared, launch_ns=flow.launch_ns, steady=flow.steady,
     )  # fmt: skip
 

@@ -1058,6 +1058,10 @@ static void finish_rank(World *w, Instance *of, i32 rank, double end) {
     wake(w, rank);
 }
 
+/* Whether a collective begins on all ranks of a group at once: when all but the spared ones, which
+   are none of one that is joined, have entered. */
+static int begins_at_once(const Flow *f) { return f->joined || f->spared; }
+
 static void begin_round(World *w, Instance *of, i32 p, i32 round);
 
 static void finish_round(World *w, Instance *of, i32 p) {
@@ -1069,8 +1073,10 @@ static void finish_round(World *w, Instance *of, i32 p) {
         return;
     }
     of->at[p] = f->rounds;
-    i32 rank = f->rank[p];
-    if (--of->inside[f->of_rank[rank]] == 0) finish_rank(w, of, rank, w->now);
+    i32 rank = f->rank[p], first = f->of_rank[rank];
+    if (--of->inside[first]) return;
+    if (begins_at_once(f) && isnan(of->entry[first])) of->entry[first] = w->now; /* told once it enters */
+    else finish_rank(w, of, rank, w->now);
 }
 
 static void begin_round(World *w, Instance *of, i32 p, i32 round) {
@@ -1107,8 +1113,26 @@ static void deliver(World *w, Delivery *d) {
         if (done & 1 << e) finish_round(w, of, ends[e]);
 }
 
+static void enter_together(World *w, Instance *of, i32 rank) {
+    Flow *f = of->flow;
+    i32 first = f->of_rank[rank], group = f->group[rank];
+    i32 size = f->members.start[group + 1] - f->members.start[group];
+    double end = of->entry[first];
+    of->entry[first] = w->now;
+    if (!isnan(end)) finish_rank(w, of, rank, end);
+    if (++of->count[group] != (size > f->spared ? size - f->spared : 1)) return;
+    for (i32 k = f->inside.start[group]; k < f->inside.start[group + 1]; k++)
+        of->inside[f->of_rank[f->rank[f->inside.entry[k]]]]++;
+    for (i32 k = f->inside.start[group]; k < f->inside.start[group + 1]; k++)
+        begin_round(w, of, f->inside.entry[k], 0);
+}
+
 static void enter_network(World *w, Instance *of, i32 rank) {
     Flow *f = of->flow;
+    if (begins_at_once(f) && f->rounds) {
+        enter_together(w, of, rank);
+        return;
+    }
     if (!f->rounds || f->of_rank[rank] == f->of_rank[rank + 1]) {
         finish_rank(w, of, rank, w->now);
         return;
@@ -1192,7 +1216,7 @@ static int is_spliced(World *w, Flow *f) {
     if (f->spliced >= 0) return f->spliced;
     f->spliced = 0;
     if (f->closed || f->joined || f->steady > 0 || w->present || f->stage_count != 1) return 0;
-    if (f->weight != 1 || f->lasting) return 0;
+    if (f->weight != 1 || f->lasting || f->spared) return 0;
     Stage *s = f->stages[0];
     if (!s->ring || f->rounds < s->ring - 1 || 4 * s->points > s->count) return 0;
     for (i32 g = 0; g < f->groups; g++)
@@ -2137,7 +2161,7 @@ static Instance *instance_of(World *w, i32 job, Step *step, i32 number) {
     }
     of->inside = allocate(f->participants, sizeof(i32)), of->at = allocate(f->participants, sizeof(i32));
     of->need = allocate(f->rounds, sizeof(i32 *)), of->left = allocate(f->rounds, sizeof(i32));
-    for (i32 p = 0; p < f->participants; p++) of->at[p] = -1;
+    for (i32 p = 0; p < f->participants; p++) of->at[p] = -1, of->entry[p] = NAN;
     for (i32 r = 0; r < f->rounds; r++) of->left[r] = f->participants;
     return of;
 }
@@ -2157,19 +2181,15 @@ static void issue(World *w, i32 job, Step *step, i32 rank, i32 operation, i32 nu
         enter_ring(w, of, first, begin);
         return;
     }
-    if (of->inside) of->inside[first] = f->of_rank[rank + 1] - first;
-    if (!f->closed && !f->joined && !of->hops) {
+    if (of->inside && !begins_at_once(f)) of->inside[first] = f->of_rank[rank + 1] - first;
+    if (!f->closed && !of->hops) {
         enter_at(w, of, rank, begin);
         return;
     }
     for (i32 p = first; p < f->of_rank[rank + 1]; p++) of->entry[p] = begin;
     i32 group = f->group[rank], from = f->members.start[group], to = f->members.start[group + 1];
     if (++of->count[group] < to - from) return;
-    if (!f->closed && !of->hops) {
-        for (i32 k = from; k < to; k++)
-            begin = larger(begin, of->entry[f->of_rank[f->members.entry[k]]]);
-        for (i32 k = from; k < to; k++) enter_at(w, of, f->members.entry[k], begin);
-    } else if (!is_urgent) close_group(w, of, group);
+    if (!is_urgent) close_group(w, of, group);
     else if (group == f->groups - 1 && ++step->urgent == step->graph->urgent)
         close_urgent(w, &w->job[job], step);
 }

@@ -70,6 +70,7 @@ class _Instance:
     operation: dict[int, int] = field(default_factory=dict)  # of each rank that has entered
     entry: dict[int, float] = field(default_factory=dict)
     at: dict[int, int] = field(default_factory=dict)  # round of each participant
+    over: dict[int, float] = field(default_factory=dict)  # end of each rank
     need: dict[tuple[int, int], int] = field(default_factory=dict)
 
 
@@ -304,6 +305,14 @@ class PythonWorld:
 
     def _enter(self, of: _Instance, rank: int) -> None:
         inside = np.flatnonzero(of.flow.rank == rank).tolist()
+        if of.flow.joined or of.flow.spared:
+            of.entry[rank] = self._now
+            if rank in of.over:
+                self._through(of, rank, of.over[rank])
+            members = _members(of.flow, int(of.flow.group[rank]))
+            if sum(one in of.entry for one in members) != max(len(members) - of.flow.spared, 1):
+                return
+            inside = np.flatnonzero(np.isin(of.flow.rank, members)).tolist()
         of.at.update(dict.fromkeys(inside, -1))
         for end in inside:
             self._begin_round(of, end, 0)
@@ -330,7 +339,9 @@ class PythonWorld:
             self._through(of, rank, self._now)
 
     def _through(self, of: _Instance, rank: int, end: float) -> None:
-        self._finish(of.job, of.step, of.operation[rank], rank - of.job.first, end)
+        of.over[rank] = end
+        if rank in of.entry or not of.flow.spared:
+            self._finish(of.job, of.step, of.operation[rank], rank - of.job.first, end)
 
     # -- collectives that share nothing ------------------------------------------------------------
 
@@ -341,8 +352,8 @@ class PythonWorld:
         latest = entries[max(len(entries) - 1 - flow.spared, 0)]
         inside = np.flatnonzero(np.isin(flow.rank, members))
         times = np.full(len(flow.rank), -np.inf)
-        binds = flow.spared or flow.joined
-        times[inside] = [latest if binds else of.entry[int(flow.rank[p])] for p in inside]
+        at_once = flow.spared or flow.joined
+        times[inside] = [latest if at_once else of.entry[int(flow.rank[p])] for p in inside]
         for stage in flow.stages:
             mine = np.isin(stage.gate, inside)
             gate, other = stage.gate[mine], stage.other[mine]
@@ -464,18 +475,14 @@ class PythonWorld:
         of = step.instances.setdefault(number, made)
         of.operation[rank] = place
         begin += float(step.value[place, local]) + flow.launch_ns
-        if not flow.closed and not flow.joined:
+        if not flow.closed:
             self._enter_at(of, rank, begin)
             return
         of.entry[rank] = begin
         members = _members(flow, group)
         if not all(member in of.entry for member in members):
             return
-        if not flow.closed:
-            begin = max(of.entry[member] for member in members)
-            for member in members:
-                self._enter_at(of, member, begin)
-        elif int(plan.kind[o]) != URGENT:
+        if int(plan.kind[o]) != URGENT:
             self._close(of, members)
         else:
             step.urgent += group == int(flow.group.max())
