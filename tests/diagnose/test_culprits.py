@@ -433,3 +433,11 @@ def test_a_late_rank_without_phases_is_compared_with_others_machine_and_program(
     found = diagnose(slow.trace()).findings[0]
     assert "in the step (no phases tell where)" in found.cause
     assert found.options[0].action.startswith("compare rank 1 with another: its machine (clocks")
+
+
+def test_a_long_delay_is_told_without_the_short_ones_of_other_steps():
+    world = World()
+    table = world.everywhere()
+    table[[2, 7, 30], 2] = 12 * MS, 12 * MS, 5_000 * MS
+    finding = diagnose(world.delayed(Phase.OTHER, table).trace()).findings[0]
+    assert "enters last in step 30: 5 s more" in finding.cause

@@ -101,10 +101,8 @@ def _of_places(case: Case, places: list[Stuck], *, circle: bool) -> Finding:
     cause = _circle(trace, places) if circle else _cause(case, place)
     shifts = {out_of_step(trace, place, rank) for rank in place.different}
     differs = "sizes" if sizes_differ(place) and shifts <= {"", NEW} else "different"
-    if place.missing and not circle and _clause_of_left_out(trace, place):
-        rest = "different"
-    elif ended:
-        rest = "ended"
+    short = place.missing and not circle and _clause_of_left_out(trace, place)
+    rest = "different" if short else "ended" if ended else rest
     what = differs if place.different else "circle" if circle else rest
     return _ending(
         "hang", round(min(sum(_share(case, one) for one in places), 1.0), 4), place.step,
@@ -340,9 +338,8 @@ def _absent(case: Case, first: Death) -> list[int]:
     went on meanwhile; and those that had left in order before another lost its peer."""
     if lost_peer(first.facts):
         died = {death.rank for death in case.dead}
-        left = {r: one for r, one in case.trace.ranks.items() if one.closed and r not in died}
-        ended = {rank: wall_ns(one, ended_ns(one) or 0) for rank, one in left.items()}
-        return sorted(rank for rank, at_ns in ended.items() if at_ns < first.at_ns)
+        left = [(r, one) for r, one in case.trace.ranks.items() if one.closed and r not in died]
+        return sorted(r for r, one in left if wall_ns(one, ended_ns(one) or 0) < first.at_ns)
     ends = {death.rank: death for death in case.dead}
     over = {rank for rank, death in ends.items() if death.at_ns <= first.at_ns}
     over |= {rank for rank, death in ends.items() if death.facts.get("raised")}

@@ -178,11 +178,14 @@ def _late(case: Case, cells: Array) -> list[Finding]:
 
 
 def _told(case: Case, cells: Array) -> Array:
-    """The cells that are told: all, or those of half the usual lateness or more where these are
-    the ones of a stretch of steps, besides which the rank is hardly late."""
+    """The cells that are told: all, or those at least half as late as those that half of the
+    lateness is in, where they are of a stretch of steps besides which the rank is hardly late."""
     late = case.delays.late_ns[Cause.WORK]
-    most = np.asarray(cells & (late >= MOST * np.median(late[cells])))
-    return most if _is_stretch(most) else cells
+    each = np.sort(late[cells])
+    usual = each[np.searchsorted(each.cumsum(), MOST * each.sum())]
+    most = np.asarray(cells & (late >= MOST * usual))
+    hardly = late[most].sum() >= DOMINANT * each.sum()
+    return most if hardly and _is_stretch(most) else cells
 
 
 def _is_stretch(cells: Array) -> bool:
