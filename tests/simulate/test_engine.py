@@ -194,10 +194,9 @@ def shared_by_definition(some):
 
 
 @settings(max_examples=25, deadline=None)
-@given(uses(), st.booleans())
-def test_a_link_is_shared_where_several_may_be_on_it_at_once(some, may_share):
-    links = len(some[0].flow.capacity)
-    made, shared = carriages(some, links, 8, may_share=may_share), shared_by_definition(some)
+@given(uses())
+def test_a_link_is_shared_where_several_may_be_on_it_at_once(some):
+    made, shared = carriages(some, len(some[0].flow.capacity), 8), shared_by_definition(some)
     for use in some:
         found, own = made[use.flow], {link for *_, link in messages(use)}
         if not own & shared and len(some) == 1:
@@ -209,7 +208,7 @@ def test_a_link_is_shared_where_several_may_be_on_it_at_once(some, may_share):
             0 if use.first <= rank < use.first + 4 else -1 for rank in range(8)
         ]
         for laid, stage in zip(use.flow.stages, found.stages, strict=True):
-            expected = [may_share or link in shared for link in laid.routes.link.tolist()]
+            expected = [link in shared for link in laid.routes.link.tolist()]
             assert stage.shared.tolist() == expected
             assert stage.repeats == laid.round.repeats
             sends = found.rank[stage.gate] - use.first
@@ -274,7 +273,12 @@ def test_a_job_takes_as_long_where_all_links_are_taken_as_shared(monkeypatch, fa
         noise=[{"kind": "normal", "sigma": 0.2}],
     )  # fmt: skip
     plain = simulate(asked).step_ns
-    monkeypatch.setattr(
-        simulation, "carriages", lambda *args, **_: carriages(*args, may_share=True)
-    )
+
+    def with_all_shared(*args):
+        return {
+            flow: one._replace(stages=tuple(stage._replace(shared=None) for stage in one.stages))
+            for flow, one in carriages(*args).items()
+        }
+
+    monkeypatch.setattr(simulation, "carriages", with_all_shared)
     assert simulate(asked).step_ns == pytest.approx(plain, rel=1e-9)

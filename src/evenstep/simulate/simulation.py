@@ -215,10 +215,8 @@ class _Run:
     def __init__(self, setup: Setup, sink: BlockSink | None, most: float = math.inf) -> None:
         self._most = most  # messages of the first step: with more it is the last, unfinished
         self._setup, scenario = setup, setup.scenario
-        self._near: list[neighbours.NeighbourJob] = []
-        if scenario.neighbours:
-            found = neighbours.neighbour_jobs(scenario, setup.network, setup.placement)
-            self._near = neighbours.within_reach(setup.flows, found, len(setup.network.capacity))
+        found = neighbours.neighbour_jobs(scenario, setup.network, setup.placement)
+        self._near = neighbours.within_reach(setup.flows, found, len(setup.network.capacity))
         self.pace = strategies.pace_of(scenario, setup.info.run_id)
         self._account = StepSums(scenario.run.steps, scenario.ranks, scenario.run.warm_up)
         self._peak = np.zeros(len(setup.network.capacity))
@@ -326,10 +324,8 @@ class _Jobs:
             for flow, stream in graph.uses
         ]
         capacity = setup.network.with_storage
-        may_share = setup.scenario.strategy.kind == "priority"  # streams do not wait for theirs
-        made = carriages(tuple(uses), len(capacity), sum(sizes), may_share=may_share)
-        goodput = setup.scenario.fabric.incast_goodput
-        self.world = make_world(capacity, sizes, goodput)
+        made = carriages(tuple(uses), len(capacity), sum(sizes))
+        self.world = make_world(capacity, sizes, setup.scenario.fabric.incast_goodput)
         numbers = {flow: self.world.flow(one) for flow, one in made.items()}
         self.graphs = {g: self.world.graph(g.plan(numbers)) for g in [*graphs, *theirs]}
         self._theirs = [self.graphs[graph] for graph in theirs]

@@ -39,14 +39,10 @@ class FlowUse(NamedTuple):
 
 
 @lru_cache(maxsize=16)  # options and trial runs of a study share flows
-def carriages(
-    uses: tuple[FlowUse, ...], links: int, ranks: int, *, may_share: bool = False
-) -> dict[Flow, Carriage]:
-    """The flows for a world of so many ranks; `may_share`: any link is shared."""
+def carriages(uses: tuple[FlowUse, ...], links: int, ranks: int) -> dict[Flow, Carriage]:
+    """The flows for a world of so many ranks."""
     shared = _shared_links(uses, links)
     are_closed = _closed_uses(uses, shared)
-    if may_share:
-        shared[:] = True
     return {
         use.flow: _carriage(use.flow, shared, first=use.first, ranks=ranks, is_closed=one)
         for use, one in zip(uses, are_closed, strict=True)

@@ -12,7 +12,7 @@ from evenstep.trace.columns import Array
 STUCK, PAUSED = -1, -2  # results of `run` besides the number of a job
 #: Kinds of operations: compute; a collective; compute that a collective in flight slows down; a
 #: return to the moment its needs were over (work since is discarded); a collective that its stream
-#: does not wait for, sent when no later one is ready on all ranks.
+#: does not wait for; of these one at a time is sent, the last of those ready on all ranks.
 COMPUTE, COLLECTIVE, SLOWED, DROP, URGENT = range(5)
 STREAMS = 4  # of a rank: compute, and three of communication
 

@@ -101,7 +101,7 @@ typedef struct {
 } Flow;
 
 typedef struct {
-    i32 roles, streams, used, instances, widest, urgent; /* used: streams; urgent: instances */
+    i32 roles, streams, used, instances, widest; /* used: streams */
     i32 *role; /* of each rank of the job */
     i32 *start; /* operations of each role */
     i32 *kind, *instance, *soft;
@@ -121,6 +121,8 @@ typedef struct Instance { /* one collective of one step */
     Flow *flow;
     Step *step;
     i32 job, open; /* open: ranks that have no end yet */
+    i32 number;    /* in its step */
+    int is_urgent, waits; /* waits: for its turn */
     double scale;
     double *entry; /* of each participant */
     i32 *operation, *inside, *count, *at, **need, *left;
@@ -137,15 +139,16 @@ struct Step {
     Instance **instance;
     double *scale;
     i64 open;   /* operations that have no end */
-    i32 urgent; /* groups of urgent instances that are complete */
 };
 
 typedef struct {
     i32 first, ranks, fed, taken, lag, streams; /* streams: in use so far */
     int final;
-    double slowdown, free; /* free: when the last urgent collective was over */
+    double slowdown, free; /* free: when the last urgent collective was over; INFINITY: not yet */
     double soonest;        /* when a rank needs a step, or its durations in it */
     Step **steps; /* by number; NULL once taken */
+    Instance **ready; /* urgent ones that wait for their turn */
+    i32 ready_count;
 } Job;
 
 typedef struct { /* a stream of a rank */
@@ -632,11 +635,7 @@ i64 world_graph(World *w, i64 ranks, const i32 *role, i64 roles, const i32 *star
         while (g->unseen[r] < most && !needed[g->lane[first + g->unseen[r]]]) g->unseen[r]++;
     }
     free(needed);
-    char *seen = allocate(g->instances, 1);
     for (i32 o = 0; o < total; o++) if (stream[o] >= g->used) g->used = stream[o] + 1;
-    for (i32 o = 0; o < total; o++)
-        if (kind[o] == URGENT && !seen[instance[o]]) seen[instance[o]] = 1, g->urgent++;
-    free(seen);
     w->graphs = resize(w->graphs, w->graph_count + 1, sizeof(Graph *));
     w->graphs[w->graph_count] = g;
     return w->graph_count++;
@@ -1054,7 +1053,7 @@ static void ended(World *w, Instance *of, i32 rank, double end) {
 static void finish_rank(World *w, Instance *of, i32 rank, double end) {
     ended(w, of, rank, end);
     of->step->open--;
-    of->open--;
+    if (--of->open == 0 && of->is_urgent) happen_at(w, w->now, (Event){.rank = -1 - of->job});
     wake(w, rank);
 }
 
@@ -1127,8 +1126,14 @@ static void enter_together(World *w, Instance *of, i32 rank) {
         begin_round(w, of, f->inside.entry[k], 0);
 }
 
+static void enter_urgent(World *w, Instance *of);
+
 static void enter_network(World *w, Instance *of, i32 rank) {
     Flow *f = of->flow;
+    if (of->waits) {
+        enter_urgent(w, of);
+        return;
+    }
     if (begins_at_once(f) && f->rounds) {
         enter_together(w, of, rank);
         return;
@@ -2107,45 +2112,58 @@ static void close_group(World *w, Instance *of, i32 group) {
     for (i32 k = from; k < to; k++) wake(w, f->members.entry[k]);
 }
 
-/* One at a time; of those ready on all ranks, the last first (Peng et al. 2019). */
-static void close_urgent(World *w, Job *j, Step *step) {
-    i32 left = step->graph->urgent, count = step->graph->instances;
-    double *begin = allocate(count, sizeof(double));
-    for (i32 k = 0; k < count; k++) {
-        Instance *of = step->instance[k];
-        begin[k] = of && step->graph->flow[k] >= 0 && of->entry && of->open ? -INFINITY : NAN;
-        for (i32 p = 0; !isnan(begin[k]) && p < of->flow->participants; p++)
-            begin[k] = larger(begin[k], of->entry[p]);
+static void enter_at(World *w, Instance *of, i32 rank, double begin) {
+    if (begin <= w->now + SAME_NS + SAME_SHARE * w->now) enter_network(w, of, rank);
+    else happen_at(w, begin, (Event){.of = of, .rank = rank});
+}
+
+/* Urgent collectives go one at a time; of those ready on all ranks, the last first (Peng et al.
+   2019). Begin the next, if none is under way. */
+static void next_urgent(World *w, Job *j) {
+    i32 last = 0;
+    if (!j->ready_count || j->free == INFINITY) return;
+    for (i32 k = 1; k < j->ready_count; k++) if (j->ready[k]->number > j->ready[last]->number) last = k;
+    Instance *of = j->ready[last];
+    Flow *f = of->flow;
+    double begin = larger(w->now, j->free + f->launch), end = begin;
+    j->ready[last] = j->ready[--j->ready_count];
+    j->free = INFINITY, of->waits = 0, of->count[0] = 0;
+    if (!f->closed) {
+        for (i32 k = 0; k < f->members.start[f->groups]; k++) enter_at(w, of, f->members.entry[k], begin);
+        return;
     }
-    while (left--) {
-        double now = INFINITY;
-        for (i32 k = 0; k < count; k++) if (begin[k] < now) now = begin[k];
-        now = larger(now, j->free);
-        i32 last = count - 1;
-        while (!(begin[last] <= now)) last--;
-        Instance *of = step->instance[last];
-        double start = larger(begin[last], j->free + of->flow->launch);
-        for (i32 p = 0; p < of->flow->participants; p++) of->entry[p] = start;
-        begin[last] = NAN;
-        for (i32 g = 0; g < of->flow->groups; g++) close_group(w, of, g);
-        for (i32 p = 0; p < of->flow->participants; p++) j->free = larger(j->free, w->here[p]);
+    for (i32 p = 0; p < f->participants; p++) of->entry[p] = begin;
+    for (i32 g = 0; g < f->groups; g++) {
+        close_group(w, of, g);
+        for (i32 k = f->inside.start[g]; k < f->inside.start[g + 1]; k++)
+            end = larger(end, w->here[f->inside.entry[k]]);
     }
-    free(begin);
+    happen_at(w, end, (Event){.rank = -1 - of->job});
+}
+static void urgent_over(World *w, Job *j) { j->free = w->now, next_urgent(w, j); }
+
+static void enter_urgent(World *w, Instance *of) {
+    Job *j = &w->job[of->job];
+    if (++of->count[0] < of->flow->members.start[of->flow->groups]) return;
+    j->ready = resize(j->ready, j->ready_count + 1, sizeof(Instance *));
+    j->ready[j->ready_count++] = of;
+    next_urgent(w, j);
 }
 
 /* -- the data flow ------------------------------------------------------------------------------ */
 
-static Instance *instance_of(World *w, i32 job, Step *step, i32 number) {
+static Instance *instance_of(World *w, i32 job, Step *step, i32 number, int is_urgent) {
     Instance *of = step->instance[number];
     if (of) return of;
     Flow *f = w->flows[step->graph->flow[number]];
     double scale = step->scale[number];
     Hops *hops = NULL;
-    if (is_spliced(w, f)) hops = scale == 1 ? f->stages[0]->hops : hops_of(f->stages[0], scale);
+    if (!is_urgent && is_spliced(w, f)) hops = scale == 1 ? f->stages[0]->hops : hops_of(f->stages[0], scale);
     int is_spare = f->spares && (f->closed || hops);
     of = step->instance[number] = is_spare ? f->spare[--f->spares] : allocate(1, sizeof(Instance));
     of->flow = f, of->step = step, of->job = job, of->scale = scale, of->hops = hops;
     of->open = f->members.start[f->groups];
+    of->number = number, of->is_urgent = of->waits = is_urgent;
     if (is_spare) memset(of->count, 0, (size_t)f->groups * sizeof(i32));
     else {
         of->operation = allocate(f->participants, sizeof(i32));
@@ -2166,14 +2184,9 @@ static Instance *instance_of(World *w, i32 job, Step *step, i32 number) {
     return of;
 }
 
-static void enter_at(World *w, Instance *of, i32 rank, double begin) {
-    if (begin <= w->now + SAME_NS + SAME_SHARE * w->now) enter_network(w, of, rank);
-    else happen_at(w, begin, (Event){.of = of, .rank = rank});
-}
-
 static void issue(World *w, i32 job, Step *step, i32 rank, i32 operation, i32 number, double begin,
                   int is_urgent) {
-    Instance *of = instance_of(w, job, step, number);
+    Instance *of = instance_of(w, job, step, number, is_urgent);
     Flow *f = of->flow;
     i32 first = f->of_rank[rank];
     of->operation[first] = operation;
@@ -2182,16 +2195,14 @@ static void issue(World *w, i32 job, Step *step, i32 rank, i32 operation, i32 nu
         return;
     }
     if (of->inside && !begins_at_once(f)) of->inside[first] = f->of_rank[rank + 1] - first;
-    if (!f->closed && !of->hops) {
+    if (is_urgent || (!f->closed && !of->hops)) {
         enter_at(w, of, rank, begin);
         return;
     }
     for (i32 p = first; p < f->of_rank[rank + 1]; p++) of->entry[p] = begin;
     i32 group = f->group[rank], from = f->members.start[group], to = f->members.start[group + 1];
     if (++of->count[group] < to - from) return;
-    if (!is_urgent) close_group(w, of, group);
-    else if (group == f->groups - 1 && ++step->urgent == step->graph->urgent)
-        close_urgent(w, &w->job[job], step);
+    close_group(w, of, group);
 }
 
 /* End of a computation that a collective in flight slows; NAN while that is not known. */
@@ -2290,7 +2301,7 @@ static int enter_next(World *w, Instance *of, const i32 *rank, i32 count) {
         if (g->role[rank[i] - j->first] != role || f->group[rank[i]] != its) return 0;
     double *ready = w->there;
     if (!are_ready(j, g, o, first->step, rank, count, ready)) return 0;
-    Instance *next = instance_of(w, of->job, step, number);
+    Instance *next = instance_of(w, of->job, step, number, 0);
     if (!f->closed && !next->hops) return 0;
     const double *value = cell(step, step->value, 0, operation);
     double *enter = cell(step, step->enter, 0, operation), *over = cell(step, step->end, 0, operation);
@@ -2494,6 +2505,7 @@ static void pass(World *w, double now) {
             Event event = w->event[n];
             event_drop(w, n);
             if (!event.point && event.of) enter_network(w, event.of, event.rank);
+            else if (!event.point && event.rank < 0) urgent_over(w, &w->job[-1 - event.rank]);
             else if (!event.point) wake(w, event.rank);
             else if (event.slot == &event.point->publish) publish_ends(w, event.point);
             else point_event(w, event.point);
@@ -2601,7 +2613,7 @@ void world_free(World *w) {
     for (i32 j = 0; j < w->jobs; j++) {
         for (i32 k = 0; k < w->job[j].fed; k++)
             if (w->job[j].steps[k]) step_free(w, w->job[j].steps[k]);
-        free(w->job[j].steps);
+        free(w->job[j].steps), free(w->job[j].ready);
     }
     for (i32 k = 0; k < w->flow_count; k++) flow_free(w->flows[k]);
     for (i32 k = 0; k < w->graph_count; k++) {

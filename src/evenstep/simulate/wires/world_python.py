@@ -43,7 +43,6 @@ class _Step:
     end: Array
     open: int  # operations that are not over
     instances: dict[int, _Instance] = field(default_factory=dict)
-    urgent: int = 0  # groups of urgent instances that are complete
 
 
 @dataclass
@@ -56,7 +55,8 @@ class _Job:
     steps: list[_Step | None] = field(default_factory=list)
     taken: int = 0
     soonest: float = math.inf  # when a rank needs a step, or its durations in it
-    free: float = 0.0  # end of the last urgent collective
+    free: float = 0.0  # end of the last urgent collective; infinite: it is under way
+    ready: dict[int, _Instance] = field(default_factory=dict)  # urgent ones, by number
 
 
 @dataclass
@@ -67,6 +67,9 @@ class _Instance:
     job: _Job
     step: _Step
     scale: float
+    number: int  # in its step
+    is_urgent: bool
+    waits: bool  # for its turn
     operation: dict[int, int] = field(default_factory=dict)  # of each rank that has entered
     entry: dict[int, float] = field(default_factory=dict)
     at: dict[int, int] = field(default_factory=dict)  # round of each participant
@@ -305,8 +308,13 @@ class PythonWorld:
 
     def _enter(self, of: _Instance, rank: int) -> None:
         inside = np.flatnonzero(of.flow.rank == rank).tolist()
+        of.entry[rank] = self._now
+        if of.waits:
+            if len(of.entry) == (of.flow.group >= 0).sum():
+                of.job.ready[of.number] = of
+                self._next_urgent(of.job)
+            return
         if of.flow.joined or of.flow.spared:
-            of.entry[rank] = self._now
             if rank in of.over:
                 self._through(of, rank, of.over[rank])
             members = _members(of.flow, int(of.flow.group[rank]))
@@ -340,7 +348,9 @@ class PythonWorld:
 
     def _through(self, of: _Instance, rank: int, end: float) -> None:
         of.over[rank] = end
-        if rank in of.entry or not of.flow.spared:
+        if of.is_urgent and not of.flow.closed and len(of.over) == (of.flow.group >= 0).sum():
+            self._at_time(self._now, partial(self._next_urgent, of.job, over=True))
+        if rank in of.entry:
             self._finish(of.job, of.step, of.operation[rank], rank - of.job.first, end)
 
     # -- collectives that share nothing ------------------------------------------------------------
@@ -369,17 +379,22 @@ class PythonWorld:
             self._through(of, rank, end)
         return float(times[inside].max(initial=-np.inf))
 
-    def _urgent(self, job: _Job, step: _Step) -> None:
-        """Run urgent collectives one at a time; of those ready on all ranks, the last first."""
-        waiting = {n: max(of.entry.values()) for n, of in step.instances.items() if of.entry}
-        while waiting:
-            now = max(min(waiting.values()), job.free)
-            number = max(n for n, begin in waiting.items() if begin <= now)
-            of = step.instances[number]
-            start = max(waiting.pop(number), job.free + of.flow.launch_ns)
-            of.entry = dict.fromkeys(of.entry, start)
-            for group in range(int(of.flow.group.max()) + 1):
-                job.free = max(job.free, self._close(of, _members(of.flow, group)))
+    def _next_urgent(self, job: _Job, *, over: bool = False) -> None:
+        """Begin an urgent collective, if none is under way: of those ready on all ranks, the last;
+        `over`: the one before has ended."""
+        job.free = self._now if over else job.free
+        if not job.ready or math.isinf(job.free):
+            return
+        of = job.ready.pop(max(job.ready))
+        begin = max(self._now, job.free + of.flow.launch_ns)
+        ranks, job.free, of.waits = list(of.entry), math.inf, False
+        of.entry = dict.fromkeys(ranks, begin) if of.flow.closed else {}
+        if of.flow.closed:
+            groups = range(int(of.flow.group.max()) + 1)
+            end = max(self._close(of, _members(of.flow, group)) for group in groups)
+            self._at_time(end, partial(self._next_urgent, job, over=True))
+        for rank in ranks if not of.flow.closed else ():
+            self._enter_at(of, rank, begin)
 
     # -- the data flow -----------------------------------------------------------------------------
 
@@ -471,23 +486,18 @@ class PythonWorld:
             self._finish(job, step, place, local, begin)
             return
         number = int(plan.instance[o])
-        made = _Instance(flow, job, step, float(step.scale[number]))
+        is_urgent = int(plan.kind[o]) == URGENT
+        made = _Instance(flow, job, step, float(step.scale[number]), number, is_urgent, is_urgent)
         of = step.instances.setdefault(number, made)
         of.operation[rank] = place
         begin += float(step.value[place, local]) + flow.launch_ns
-        if not flow.closed:
+        if is_urgent or not flow.closed:
             self._enter_at(of, rank, begin)
             return
         of.entry[rank] = begin
         members = _members(flow, group)
-        if not all(member in of.entry for member in members):
-            return
-        if int(plan.kind[o]) != URGENT:
+        if all(member in of.entry for member in members):
             self._close(of, members)
-        else:
-            step.urgent += group == int(flow.group.max())
-            if step.urgent == len(np.unique(plan.instance[plan.kind == URGENT])):
-                self._urgent(job, step)
 
     def _enter_at(self, of: _Instance, rank: int, begin: float) -> None:
         if begin <= self._now + self._same:
