@@ -1459,3 +1459,18 @@ def test_an_epoch_of_fairseq_is_as_many_updates(opened):
         for at in range(1, 5)
     )
     assert set(seconds_of(opened(text)).values()) == {2.0}
+
+
+@pytest.mark.parametrize(("junk", "read"), [(b"a-host\0\0", True), (b"\1\2\3\0" * 9, False)])
+def test_a_text_with_few_bytes_that_are_none_is_a_text(tmp_path, junk, read):
+    """As of fields of a fixed length that C prints; a file of such bytes is a binary one."""
+    lines = [b"step %d loss 2.5 time: 250.0 ms\n" % at for at in range(99)]
+    path = tmp_path / "out.log"
+    path.write_bytes(
+        b"".join(line + junk * (at % 20 == 0 or not read) for at, line in enumerate(lines))
+    )
+    if read:
+        assert len(seconds_of(open_trace([path]))) == 99
+    else:
+        with pytest.raises(EvenstepError, match="in no format"):
+            open_trace([path])

@@ -52,6 +52,8 @@ Found = TypeVar("Found")
 MOST_CONTAINERS = 2_000_000  # in a JSON text: each takes 64 bytes of memory, two of the file
 _COLOURS = re.compile("\x1b\\[[0-9;]*[mK]")
 _HOLE = re.compile(rb"\0{64,}")  # what a crash or a rotation of logs leaves in a file
+_CONTROLS = bytes({*range(32)} - {*b"\b\t\n\f\r\x1b"})
+MOST_CONTROLS = 0.01  # share of a text's bytes, as of fixed fields that programs print with NULs
 SEARCHED_BYTES = 1 << 24  # of a text: before a log's steps go lines of NCCL, settings, weights
 LONGEST_LINE = 1 << 20  # bytes; the rest of a longer line is left out
 
@@ -148,7 +150,8 @@ def lines(path: Path, limit_bytes: int | None = None) -> Iterator[TextLine]:
 
 def beginning(source: SourceFile) -> Iterator[str]:
     """Yield the lines in which a text tells what it is, as far as it is whole; none of a binary."""
-    if b"\0" not in _HOLE.sub(b"", source.head):
+    head = _HOLE.sub(b"", source.head)
+    if len(head) - len(head.translate(None, _CONTROLS)) <= MOST_CONTROLS * len(head):
         with suppress(TraceError):
             yield from (line.text for line in lines(source.path, SEARCHED_BYTES))
 

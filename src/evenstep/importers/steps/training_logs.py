@@ -560,8 +560,11 @@ def _take(log: Log, text: str, own: int) -> bool:
     return True
 
 
+_TRUST = {"": 0, AFTER: 1, KERAS: 2, **dict.fromkeys(BARS, 2), STAMPED: 3, TOLD: 4}
+
+
 def _trust(kind: str) -> int:
-    return {"": 0, AFTER: 1, KERAS: 2, **dict.fromkeys(BARS, 2), STAMPED: 3, TOLD: 4}.get(kind, 5)
+    return _TRUST.get(kind, 5)
 
 
 def _enter(log: Log, rank: int, said: LogLine) -> None:
