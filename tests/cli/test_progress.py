@@ -87,7 +87,7 @@ def test_reading_says_its_share_of_all_files(watched, at_once):
     with progress.reading("run"):
         REPORT.get()("rank-1.json", 0, 32_000_000)
         REPORT.get()("rank-0.json", 32_000_000, 32_000_000)
-        assert "reading run: 50 % of 64 MB, about" in printed(stream, "50 %")
+        assert " s, 50 % of 64 MB, about" in printed(stream, "50 %")
 
 
 @pytest.mark.parametrize("large", [False, True])

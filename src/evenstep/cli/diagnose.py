@@ -179,7 +179,8 @@ def _open(given: InputPaths, bundle: Bundle, task: DiagnosisTask) -> OpenedTrace
 def _opened_with_progress(given: InputPaths, task: DiagnosisTask) -> Iterable[OpenedTrace]:
     for bundle in given.bundles:
         with progress.reading(bundle.path) as passed_s:
-            yield _open(given, bundle, task)._replace(read_s=passed_s())
+            found = _open(given, bundle, task)._replace(read_s=passed_s())
+        yield found
 
 
 def _render(diagnosis: Diagnosis, asked: Sequence[WhatIfGain], form: str) -> Any:

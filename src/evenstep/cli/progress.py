@@ -111,10 +111,8 @@ def reading(path: Path) -> Iterator[Callable[[], float]]:
 
     def text(passed_s: float) -> str:
         done, total = map(sum, zip((0, 0), *files.values(), strict=True))
-        share = (
-            f"{100 * done // total} % of {total / 1e6:,.0f} MB" if total else f"{passed_s:.0f} s"
-        )
-        return f"reading {path}: {share}{time_left(done, total, passed_s)}"
+        share = f", {100 * done // total} % of {total / 1e6:,.0f} MB" if total else ""
+        return f"reading {path}: {passed_s:.0f} s{share}{time_left(done, total, passed_s)}"
 
     def report(name: str, done: int, size: int) -> None:
         files[name] = min(done, size), size

@@ -56,9 +56,8 @@ def _watch(args: argparse.Namespace, path: Path) -> None:
         _serve(looks, args.port)
     elif args.json:
         for look in looks:
-            print(
-                json.dumps(look.frame.to_json(), allow_nan=False, separators=(",", ":")), flush=True
-            )
+            told = json.dumps(look.frame.to_json(), allow_nan=False, separators=(",", ":"))
+            print(told, flush=True)
             if args.once:
                 break
     elif args.once:

@@ -107,19 +107,12 @@ class Frame(Document):
     hosts: Natural
     step: Natural | None
     steps_per_s: Amount | None
-    step_time: Annotated[
-        MeasuredTime, Meta("Of the median rank in its latest steps, else of the diagnosis.")
-    ]
+    step_time: MeasuredTime
     curve_ns: Annotated[Sequence[Amount], Meta("Times of the latest steps, oldest first.")]
     shares: OfTheStep  # mean over ranks
-    rows: Annotated[
-        Sequence[RankRow], Meta("Culprits of the diagnosis, silent ranks, the latest; at most 64.")
-    ]
+    rows: Annotated[Sequence[RankRow], Meta("Culprits, silent ranks, the latest; at most 64.")]
     findings: Sequence[LiveFinding]
-    diagnosed: Annotated[
-        bool,
-        Meta("Verdict, step time, shares and findings are of the whole run, not of its latest."),
-    ] = False
+    diagnosed: Annotated[bool, Meta("Verdict, times, shares, findings are of all steps.")] = False
     pacing: Annotated[Pacing, Meta("The pacing state; empty if no rank reports one.")] = field(
         default_factory=Pacing
     )
