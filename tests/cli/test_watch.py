@@ -14,6 +14,7 @@ from dataclasses import replace
 import pytest
 
 from evenstep.cli.watch import Look, _log
+from evenstep.trace.spool.identity import boot_id, hostname
 from evenstep.watch.findings import Journal, live_findings
 from evenstep.watch.frame import frame
 from evenstep.watch.run import LiveRun
@@ -185,6 +186,16 @@ def test_web_prints_the_address_and_the_tunnel(start, run):
     assert "ssh -N -L" in child.stderr.readline()
     child.send_signal(signal.SIGINT)
     assert child.wait(PATIENCE_S) == 130
+
+
+def test_web_says_where_the_page_of_a_run_that_is_over_comes_from(command, tmp_path):
+    """Its server ends at once, as no attempt follows: nobody has the time to open that page."""
+    gone = {"pid": 1 << 30, "hostname": hostname(), "boot_id": boot_id(), "started_ticks": 1}
+    LiveRank(tmp_path, 0, world=1).steps(20).ends()
+    (tmp_path / "run.json").write_text(json.dumps({"written_by": "launcher", **gone}))
+    done = command("watch", tmp_path, "--web", "--every", "0.1")
+    assert done.returncode == 0
+    assert f"; evenstep diagnose {tmp_path} --html FILE writes a page\n" in done.stderr
 
 
 def test_a_file_is_no_run_to_wait_for(command, tmp_path):

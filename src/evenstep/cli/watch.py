@@ -179,3 +179,5 @@ def _serve(looks: Iterator[Look], port: int) -> None:
         say(f"from elsewhere: {tunnel_command(server.port)}")
         for look in looks:
             server.publish(page_frame(look.frame, look.journal))
+        told = look.frame.verdict.rstrip(".")
+        say(f"{told}; evenstep diagnose {look.frame.run} --html FILE writes a page")
