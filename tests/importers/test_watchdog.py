@@ -159,3 +159,15 @@ def test_a_call_of_several_operations_has_no_name(opened):
     first = hang_of(opened(*(timed_out(rank, 2, op="COALESCED") for rank in (0, 1))))
     assert first.title == "Ranks 0 and 1 hung in unnamed call"
     assert "hung in unnamed call 2" in first.observation
+
+
+def test_a_call_lasts_as_long_as_others_say_where_a_ranks_own_line_is_lost(opened):
+    """As of a log that was cut, or lines that another process's took the place of."""
+    stopped = "[rank0]:[E321 02:07:08.900271257 ProcessGroupNCCL.cpp:2268] " + (
+        "[PG ID 0 PG GUID 0(default_pg) Rank 0]  failure detected by watchdog at work sequence "
+        "id: 11 PG status: last enqueued work: 13, last completed work: 10\n"
+    )
+    one = status(2, 13, 10, "PG ID 0 PG GUID 0(default_pg)")
+    finding = hang_of(opened(stopped + timed_out(2, 11) + one))
+    assert "every traced rank entered it" in finding.cause
+    assert finding.title == "Ranks 0 and 2 hung in all_reduce"

@@ -110,24 +110,26 @@ class Timeouts:
     def dumps(self, source: SourceFile) -> Iterator[Dump]:
         """The end of each rank's ring, as its status tells it."""
         config: dict[str, tuple[int, ...]] = {}
-        names: dict[tuple[str, int], str] = {}  # of a group's calls
+        said: dict[tuple[str, int], Call] = {}  # of a group's calls, by the line of any rank
         for rank, told in sorted(self.status.items()):
             for name, each in told.items():
                 config[name] = (*config.get(name, ()), rank)
                 key = name, each.completed + 1
-                names[key] = self.calls[rank].get(key[1], Call()).name or names.get(key, "")
+                own = self.calls[rank].get(key[1], Call())
+                said[key] = own if own.name else said.get(key, own)
         for rank, told in self.status.items():
-            raw = [row for each in told.values() for row in self._entries(rank, each, names)]
+            raw = [row for each in told.values() for row in self._entries(rank, each, said)]
             entries = [entry({"record_id": n, **each}) for n, each in enumerate(raw)]
             reached = {name: each.issued for name, each in told.items()}
             yield Dump(source.path, rank, "", "", config, reached, entries, self.stamp_ns[rank])
 
     def _entries(
-        self, rank: int, status: Status, names: dict[tuple[str, int], str]
+        self, rank: int, status: Status, said: dict[tuple[str, int], Call]
     ) -> Iterator[dict[str, Any]]:
         """The call of a group that a rank completed last, and the one that it is in, if any."""
         number = status.completed + 1
-        call = self.calls[rank].get(number, Call())
+        own = self.calls[rank].get(number, Call())
+        call = own if own.name else said[status.group[0], number]
         issued_ns = max(self.stamp_ns[rank] - 1_000_000 * call.ran_ms, 2)
         shared = {"pg_id": status.group[0], "process_group": list(status.group)}
         yield shared | {
@@ -135,9 +137,8 @@ class Timeouts:
             "time_created_ns": issued_ns - 1, "time_discovered_completed_ns": issued_ns,
         }  # fmt: skip
         if status.issued >= number:
-            name = call.name or names[status.group[0], number]
             yield shared | {
-                "profiling_name": f"nccl:{name}", "retired": number in self.calls[rank],
+                "profiling_name": f"nccl:{call.name}", "retired": number in self.calls[rank],
                 "collective_seq_id": number, "time_created_ns": issued_ns,
                 "timeout_ms": call.timeout_ms,
             }  # fmt: skip
