@@ -213,6 +213,36 @@ def test_work_is_seen_that_ends_before_a_wait_in_the_middle_of_a_stretch(steps, 
     assert (was - now) / len(found.steps) == pytest.approx(gain, rel=0.05)
 
 
+def gathered_ahead(layers=5):
+    """Each layer's parameters gathered while the layer before computes; gathers take longer, so
+    that no forward but the last layer's shows how long it takes. Scatters share their queue."""
+    gather = Do("enter", group=0, op=Op.ALL_GATHER, size=10_000_000)
+    scatter = Do("enter", group=0, op=Op.REDUCE_SCATTER, size=10_000_000)
+    made = [gather]
+    for _ in range(layers - 1):
+        made += [Do("next"), gather, Do("work", 6 * MS)]
+    made += [Do("next"), Do("work", 6 * MS)]
+    for layer in range(layers - 1):
+        made += [gather, Do("work", 12 * MS, Phase.BACKWARD), scatter]
+        made += [Do("next")] * (1 + (layer > 0))  # for the gather, and the scatter before it
+    made += [Do("work", 12 * MS, Phase.BACKWARD), scatter, Do("wait")]
+    made += [Do("work", 3 * MS, Phase.OPTIMIZER)]
+    return replace(
+        prefetched(noise=0.01, issue_ns=lambda *_: 1 * MS),
+        program=lambda rank: made, transfer=lambda do, step: 9 * MS,
+    )  # fmt: skip
+
+
+def test_work_that_gathers_always_hide_is_as_long_as_where_it_shows():
+    job = gathered_ahead()
+    run, without = job.run(), replace(job, transfer=lambda *_: 0.0).run()
+    (finding,) = diagnose(run.trace()).findings
+    assert finding.mode == "bandwidth_bound"
+    truth = 1 - without.length_ns / run.length_ns
+    one_layer = 6 * MS * job.steps / run.length_ns  # of five: it hides where the last one shows
+    assert finding.severity == pytest.approx(truth + one_layer, abs=0.01)
+
+
 def test_in_a_ring_of_messages_the_slow_rank_is_named_and_not_those_it_holds_up():
     faulty, well = (ring(noise=0.02, slow=slow).run() for slow in ({4: 1.5}, {}))
     finding = diagnose(faulty.trace()).findings[0]

@@ -193,7 +193,7 @@ def test_waits_of_rows_are_counted_in_entries_and_begin_with_their_work():
     never = dict.fromkeys(("on_device", "sends"), np.zeros(4, bool))
     rows = Columns({"enter_ns": np.array([0, 4, 13, 21]) * MS, "lane": np.zeros(4, int)} | never)
     rows = rows.with_column("leave_ns", np.zeros(4))
-    made = _waits_of_rows(rows, one, shares([], [0.0, 0.5], []))
+    made = _waits_of_rows(rows, one, shares([], [0.0, 0.5], []), one.kind)
     assert made.ahead.tolist() == [2, 1, 0, 1]  # the last's is taken to be waited for
     assert made.worked.tolist() == [True, False, False, False]
     assert (made.since_ns / MS).tolist() == [4 + 6, 4, 13, 21]
@@ -488,7 +488,7 @@ def test_a_message_is_awaited_at_once_unless_the_program_receives_ahead(end, wai
 @pytest.mark.parametrize(("end", "follows"), [(10, True), (9.99, True), (9.9, False)])
 def test_an_operation_that_ends_with_its_gap_runs_on_the_stream_of_compute(end, follows):
     rows, _, found = two(GATHER, REDUCE, (end, 4))
-    assert _in_stream(rows, found).tolist() == [follows, False]
+    assert _in_stream(rows, found)[0].tolist() == [follows, False]
 
 
 REDUCES = np.array([18.0, 6.0, 6.0, 6.0])  # work before each of a step's all-reduces, ms
@@ -616,7 +616,7 @@ def test_operations_one_after_the_other_do_not_run_on_the_stream_of_compute():
     _, began, over = reduced_in_turn([1.0, 1.0, 1.2])
     rows, _ = entries_of(began, over)
     kinds = np.tile(np.arange(4), 36)
-    assert not _in_stream(rows, gaps_between(rows, rows.leave_ns, kinds, kinds)).any()
+    assert not _in_stream(rows, gaps_between(rows, rows.leave_ns, kinds, kinds))[0].any()
 
 
 def test_a_loss_reduced_after_the_last_bucket_shows_that_compute_waits_for_that():

@@ -23,8 +23,8 @@ from evenstep.diagnose.graph.gaps import (
     other_record,
     weighted_median,
 )
-from evenstep.diagnose.graph.streams import AT_ONCE_NS, CROSSING_NS, TELLING
-from evenstep.diagnose.graph.structure import TimeLine, means, row_hash, row_numbers
+from evenstep.diagnose.graph.streams import AT_ONCE_NS, CROSSING_NS, LAUNCH_NS, TELLING
+from evenstep.diagnose.graph.structure import NO_HOST, TimeLine, means, row_hash, row_numbers
 from evenstep.diagnose.levels import MINOR, MOST, NEARLY_ALL, SEVERAL
 from evenstep.trace.columns import Array, Columns, begins, finishes
 from evenstep.trace.spool.layout import Op
@@ -70,7 +70,8 @@ def _infer_waits(rows: Columns, operations: Columns, over_ns: Array) -> Awaited:
     over = np.where(rows.on_device & (rows.leave_ns > 0), rows.leave_ns, over_ns[rows.operation])
     entered = entered_kinds(rows, operations)
     gaps = gaps_between(rows, over, places_of(rows, entered), entered)
-    return _waits_of_rows(rows, gaps, shares_of(rows, operations, gaps))
+    ends = row_numbers(entered[gaps.row - 1], entered[gaps.row])
+    return _waits_of_rows(rows, gaps, shares_of(rows, operations, gaps), ends)
 
 
 def shares_of(rows: Columns, operations: Columns, gaps: Gaps) -> Array:
@@ -84,22 +85,26 @@ def shares_of(rows: Columns, operations: Columns, gaps: Gaps) -> Array:
     sure = (means(received, gaps.kind) > MOST) & (share[:, 0] == 0) & (usual[:, 0] == 0)
     idle, told = _shares_by_idle_time(rows, gaps)
     share = np.where(told[:, None], idle, share)
-    follows = _in_stream(rows, gaps)
+    follows, hides = _in_stream(rows, gaps)
     share[follows] = np.nan
-    share[follows, 0] = 0.0
+    share[follows, 0] = hides[follows]
     return best_shares(gaps, share, sure | told | follows, usual)
 
 
-def _in_stream(rows: Columns, gaps: Gaps) -> Array:
+def _in_stream(rows: Columns, gaps: Gaps) -> tuple[Array, Array]:
     """Kinds of gaps that end with the operation before, by its own end, nearly all on all lanes:
     behind one that only keeps its queue busy some lane's compute comes last. Where no host tells
-    when it issued kernels, queues may hold all of a place: between the same two kinds anywhere."""
+    when it issued kernels, queues may hold all of a place: between the same two kinds anywhere.
+    And those whose operation hides work: their hosts mostly had some to issue in between."""
     told = np.abs(gaps.lasted - gaps.over[0]) <= CROSSING_NS
     told &= rows.on_device[gaps.row] & np.isnan(gaps.computed) & ~gaps.opens
     told &= gaps.lasted > SEVERAL * CROSSING_NS
     anywhere = on_all_lanes(rows, gaps.row, told, gaps.pair)[gaps.pairs]
-    told &= rows.slack_ns[gaps.row] >= 0 if "slack_ns" in rows else False
-    return anywhere | on_all_lanes(rows, gaps.row, told, gaps.kind)
+    slack = rows.slack_ns if "slack_ns" in rows else np.full(len(rows), NO_HOST)
+    told &= slack[gaps.row] >= 0
+    issuing = told & (np.diff(rows.enter_ns - slack)[gaps.row - 1] > LAUNCH_NS)
+    follows = anywhere | on_all_lanes(rows, gaps.row, told, gaps.kind)
+    return follows, means(issuing, gaps.kind) > MOST
 
 
 def on_all_lanes(rows: Columns, row: Array, which: Array, number: Array) -> Array:
@@ -214,14 +219,19 @@ def _rounded(part: Array) -> Array:
     return np.where(part < TELLING, 0.0, np.where(part > 1 - TELLING, 1.0, part))
 
 
-def _waits_of_rows(rows: Columns, gaps: Gaps, share: Array) -> Awaited:
+def _waits_of_rows(rows: Columns, gaps: Gaps, share: Array, ends: Array) -> Awaited:
+    """The waits of rows, with these shares of each kind. What is always hidden is as long as work
+    between the same two kinds of entries in another part of the step (the same `ends` number)."""
     found, worked = np.zeros(len(rows), np.int64), np.zeros(len(rows), bool)
     since = rows.enter_ns.astype(np.int64)
     work, unseen = gaps.work(share)
     if unseen.any():
         pace = gaps.paces(share)
-        length = gaps.lengths(work / pace, unseen)[gaps.kind] * pace
-        hidden, seen = np.flatnonzero(unseen & (length > 0)), gaps.seen(unseen) & (length > 0)
+        length = gaps.lengths(work / pace, unseen)[gaps.kind]
+        seen = gaps.seen(unseen) & (length > 0)
+        elsewhere = weighted_median(work / pace, seen & ~gaps.opens, ends)[ends]
+        length = np.where(length > 0, length, elsewhere) * pace
+        hidden = np.flatnonzero(unseen & (length > 0))
         if seen.any():  # what is hidden varies as what is seen does
             length[hidden] *= np.resize(work[seen] / length[seen], len(hidden))
         work[hidden] = np.minimum(work, length)[hidden]

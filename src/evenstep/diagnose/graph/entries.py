@@ -217,19 +217,13 @@ def _rows(
     events: Columns, ranks: Array, number: Array, placed: Columns, part: Mapping[str, Array]
 ) -> Columns:
     flags, device = events.flags, on_device(events)
-    return Columns(
-        {
-            "operation": number,
-            "lane": np.searchsorted(ranks, events["rank"]),
-            "step": events.step.astype(np.int64),
-            **part,
-            "calls": ((flags & (_ASYNC | _DEVICE)) == 0) & (events.thread == 0),
-            "on_device": device,
-            "seq": events.seq.astype(np.int64),
-            "inside": events.parent,
-            **{name: placed[name] for name in placed},
-        }
-    )
+    return Columns({
+        "operation": number, "lane": np.searchsorted(ranks, events["rank"]),
+        "step": events.step.astype(np.int64), **part,
+        "calls": ((flags & (_ASYNC | _DEVICE)) == 0) & (events.thread == 0), "on_device": device,
+        "seq": events.seq.astype(np.int64), "inside": events.parent,
+        **{name: placed[name] for name in placed},
+    })  # fmt: skip
 
 
 def _sizes(events: Columns, first: Array) -> Array:

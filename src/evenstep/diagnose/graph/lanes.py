@@ -130,19 +130,12 @@ def _table(rows: Columns, enter: Array | None, wait: Array | None, order: Array 
     told = dict.fromkeys(names, small) | {"idle": small > 0}
     if enter is not None:
         told |= {name: rows[name] for name in told if name in rows}
-    return Columns(
-        {
-            "lane": rows.lane.astype(np.int64),
-            "step": rows.step,
-            "at_ns": rows.enter_ns,
-            "until_ns": rows.leave_ns,
-            "seq": rows.seq,
-            "enter": nothing if enter is None else enter,
-            "wait": nothing if wait is None else wait,
-            "order": np.broadcast_to(np.asarray(order, np.int8), len(rows)),
-            **told,
-        }
-    )
+    return Columns({
+        "lane": rows.lane.astype(np.int64), "step": rows.step,
+        "at_ns": rows.enter_ns, "until_ns": rows.leave_ns, "seq": rows.seq,
+        "enter": nothing if enter is None else enter, "wait": nothing if wait is None else wait,
+        "order": np.broadcast_to(np.asarray(order, np.int8), len(rows)), **told,
+    })  # fmt: skip
 
 
 def _entry_rows(rows: Columns, waits: Array) -> Columns:
