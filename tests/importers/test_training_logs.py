@@ -1388,11 +1388,12 @@ def test_a_stamp_is_a_time_of_a_day_that_there_is(text, seconds, whole):
         ("| epoch   2 step {0:8d} |   530 batches | ms/batch 600.0 | loss  7.34", 0.6),
         ("tick {0:<5d} kimg 4.0      time 4m 21s       sec/tick 236.5   sec/kimg 59.0", 236.5),
         ("Step {0}/50000 | loss 3.21 | lr 3.0e-04 | 1.21s/it", 1.21),
+        ("[epoch: 2, iter:{0:8,d}, lr:(1.0e-04,)] [eta: 1 day, time (data): 0.386 (0.002)]", 0.386),
     ],
 )
 def test_a_line_tells_its_step_and_how_long_it_took(opened, line, seconds):
-    """As LitGPT, pix2pix, language models, StyleGAN and loops of one's own print them."""
-    steps = range(3, 9)
+    """As LitGPT, pix2pix, language models, StyleGAN, BasicSR and others print them."""
+    steps = range(1_003, 1_009) if ",d" in line else range(3, 9)
     trace = opened("".join(line.format(at) + "\n" for at in steps))
     assert seconds_of(trace) == pytest.approx(dict.fromkeys(steps, seconds))
 

@@ -316,6 +316,8 @@ KINDS = {
     "TF Estimator": _kind(" sec)", BETWEEN, r"\bloss = .{0,80}?\bstep = <step> \(<since> sec\)"),
     "BigDL": _kind("records in ", 1,
         r"\[Iteration <step>\].{0,80}?\bTrained \d{1,9} records in <s> seconds"),
+    # `[epoch: 27, iter:  22,100, lr:(1.0e-04,)] [eta: 1 day, 17:57:28, time (data): 0.386 (0.002)]`
+    "BasicSR": _kind("time (data): ", BETWEEN, r"\biter: {0,8}<step>,.*? time \(data\): <s> \("),
     # any line with a step and how long it or its parts took
     TOLD: _kind("", 1, *_NUMBERED, guard=_TRAINING + r"(?=.*(?:time|[mu]s\b|sec|/s\b|[\d ]s/))"),
     # any line with a time stamp, a step and a loss or accuracy, as of torchtitan and MXNet; without
