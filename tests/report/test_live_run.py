@@ -229,25 +229,17 @@ def test_a_copy_of_a_spool_beside_it_is_the_same_rank(watched, run):
     assert watched.run.window.last_step.tolist() == [39]
 
 
-def test_of_ranks_that_died_the_first_is_named_with_its_end(watched, run):
-    for rank, ns in enumerate((90, 95, 30)):
-        how = {"signal": "SIGKILL" if rank == 2 else "SIGTERM", "monotonic_ns": ns}
-        LiveRank(run, rank, world=3, pid=DEAD_PID).steps(40).spool.add_fact("ended", how)
-    watched.look()
-    seen = watched.look(4.0)
-    said = "Rank 2 has died: SIGKILL; ranks 0 and 1 followed"
-    assert (seen.state, seen.verdict) == ("ended", said)
-    assert [(each.mode, each.ranks) for each in seen.findings[:1]] == [("rank_failed", (2,))]
-
-
-def test_an_exit_code_after_a_closed_trace_comes_before_the_error_of_who_lost_that_peer(
-    watched, run
-):
-    ranks = job(run, world=2)
+def test_ranks_that_died_are_told_and_none_is_accused_before_the_diagnosis(watched, run):
+    """Of a job whose ranks die, most do so because another one did."""
     lost = {"type": "RuntimeError", "message": "Connection closed by peer", "monotonic_ns": 50}
-    ranks[0].ends(raised=lost, ended={"signal": "SIGTERM", "monotonic_ns": 80})
-    ranks[1].ends(ended={"exit_code": 3, "monotonic_ns": 70}, at_ns=20)
-    assert watched.look().verdict.startswith("Rank 1 has died: exit code 3; rank 0 followed")
+    ranks = job(run, world=2)
+    ranks[0].spool.add_fact("raised", lost)
+    seen = watched.look()
+    assert (seen.state, seen.verdict[:35]) == ("running", "Rank 0 has died: RuntimeError: Conn")
+    ranks[1].ends(ended={"signal": "SIGKILL", "monotonic_ns": 40})
+    seen = watched.look()
+    assert seen.verdict == "Ranks 0 and 1 have died"
+    assert [(each.mode, each.ranks) for each in seen.findings[:1]] == [("rank_failed", ())]
 
 
 def test_ranks_that_a_signal_to_the_launcher_ended_have_not_died(watched, run):
@@ -409,6 +401,19 @@ def test_a_run_that_has_ended_is_diagnosed_once(told, run, judge):
         rank.ends()
     assert [told(1.0) for _ in range(3)] == [True] * 3
     assert judge.times == 1
+
+
+def test_a_job_is_diagnosed_at_each_death(told, run, judge):
+    ranks = job(run, world=3)
+    assert not told(1.0)
+    judge.modes = ["rank_failed"]
+    ranks[1].spool.add_fact("raised", {"type": "ValueError"})
+    assert told(1.0)
+    assert told(1.0)
+    assert judge.times == 1
+    ranks[2].spool.add_fact("raised", {"type": "RuntimeError"})
+    assert told(1.0)
+    assert judge.times == 2
 
 
 def test_ranks_that_hang_are_diagnosed_again_whenever_their_silence_has_doubled(told, run, judge):

@@ -6,7 +6,6 @@ trace, by its diagnosis.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -29,7 +28,7 @@ KEPT = 5  # past findings that are still shown
 
 def live_findings(run: FollowedRun) -> list[LiveFinding]:
     window = run.window
-    found = [*_died(run), *_silent(run.states), *_failed_ranks(run.states)]
+    found = [*_died(run.states), *_silent(run.states), *_failed_ranks(run.states)]
     if run.lost_nodes:
         first, *others = sorted(run.lost_nodes)
         nodes = printable(first) + (f" and {len(others)} more" if others else "")
@@ -45,29 +44,15 @@ def live_findings(run: FollowedRun) -> list[LiveFinding]:
     return found + sorted(rated, key=lambda finding: -(finding.share or 0.0))
 
 
-def _died(run: FollowedRun) -> Iterator[LiveFinding]:
-    """Ranks that died, and how; the first of them, where one clock tells."""
-    dead = sorted((state for state in run.states if _failure_ns(state)), key=_failure_ns)
-    if not dead:
-        return
-    told = len({state.host for state in dead}) == 1 and math.isfinite(_failure_ns(dead[0]))
-    first, others = (dead[:1], dead[1:]) if told else (dead, [])
-    known = "ended" in dead[0].facts or "raised" in dead[0].facts
-    how = printable(how_ended(dead[0].facts)) if known else "no such process now"
-    text = f"{named(sorted(_ranks(first)))} {'has' if len(first) == 1 else 'have'} died: {how}"
-    text += f"; {named(sorted(_ranks(others)))} followed" if others else ""
-    yield LiveFinding("rank_failed", tuple(sorted(_ranks(first))), None, text)
-
-
-def _failure_ns(state: SeenRank) -> float:
-    """When a rank failed, on its host's clock; inf if unknown, 0 if it did not, or a signal to the
-    launcher asked for it."""
-    end, raised = state.facts.get("ended") or {}, state.facts.get("raised") or {}
-    wrong = state.gone or raised or "signal" in end or end.get("exit_code")
-    if not wrong or end.get("asked"):
-        return 0.0
-    known = (raised, state.facts.get("closed") or {}, end)
-    return min(float(each.get("monotonic_ns", math.inf)) for each in known)
+def _died(states: Sequence[SeenRank]) -> Iterator[LiveFinding]:
+    """Ranks that died. Who ended first, and made the others fail, is for the diagnosis to tell."""
+    dead = [state for state in states if state.failed]
+    if len(dead) == 1:
+        known = "ended" in dead[0].facts or "raised" in dead[0].facts
+        how = printable(how_ended(dead[0].facts)) if known else "no such process now"
+        yield LiveFinding("rank_failed", (), None, f"{named(_ranks(dead))} has died: {how}")
+    elif dead:
+        yield LiveFinding("rank_failed", (), None, f"{named(_ranks(dead))} have died")
 
 
 def _silent(states: Sequence[SeenRank]) -> Iterator[LiveFinding]:

@@ -37,6 +37,13 @@ class SeenRank:
     inside: Inside | None = None  # the operation that a silent rank is in
     gone: bool = False  # its process does not exist any more and it never closed its trace
 
+    @property
+    def failed(self) -> bool:
+        """Whether it died, and no signal to the launcher asked for it."""
+        end = self.facts.get("ended") or {}
+        wrong = self.gone or "raised" in self.facts or "signal" in end or end.get("exit_code")
+        return bool(wrong) and not end.get("asked")
+
 
 @dataclass(slots=True)
 class FollowedRun:

@@ -21,29 +21,30 @@ from evenstep.watch.run import FollowedRun
 
 @dataclass(slots=True)
 class StandstillDiagnosis:
-    """The diagnosis of a followed run while it takes no step: one at the end of an attempt, and of
-    silent ranks another whenever their silence has doubled."""
+    """The diagnosis of a followed run while it takes no step: one at each death and at the end of
+    an attempt, and of silent ranks another whenever their silence has doubled."""
 
     read: Callable[[Path], tuple[Trace, float]] = lambda path: (load_run(path), 0.0)
     judge: Callable[[Trace, float], Diagnosis] = lambda trace, _: diagnose(trace)
     diagnosis: Diagnosis | None = None  # to be shown
     notes: list[LiveFinding] = field(default_factory=list)  # why there is none
-    _of: tuple[int | None, bool, int] | None = None  # attempt, whether over, doublings of silence
+    _of: tuple[int | None, ...] | None = None  # attempt, whether over, deaths, doublings of silence
 
     def is_due(self, run: FollowedRun) -> bool:
         """Whether the run is to be diagnosed; forget its diagnosis where it takes steps again."""
         silent = [state.silent_s for state in run.states if not (state.closed or state.gone)]
-        if not run.states or not all(silent):
+        deaths = sum(state.failed for state in run.states)
+        if not run.states or not (deaths or all(silent)):
             self.diagnosis, self.notes, self._of = None, [], None
             return False
         before, doublings = self._of, int(min(silent, default=0.0)).bit_length()
-        self._of = run.attempt, run.over, doublings
+        self._of = run.attempt, run.over, deaths, doublings
         if self._of != before and self.diagnosis is None:
             self.notes = [LiveFinding("agent", (), None, "the whole run is being diagnosed")]
         return self._of != before
 
     def renew(self, run: FollowedRun) -> None:
-        """Diagnose the run; of living ranks that is kept if it says why they are silent."""
+        """Diagnose the run; of living ranks that is kept if it says what ended the job."""
         self.diagnosis, self.notes = None, []
         try:
             trace, read_s = self.read(run.path)

@@ -68,11 +68,8 @@ def where_text(frame: Frame) -> str:
     if frame.steps_per_s is not None and frame.state == "running":
         parts.append(number(frame.steps_per_s, "steps/s"))
     if frame.diagnosed:
-        how = (
-            "its processes are gone" if any(row.state == "gone" for row in frame.rows) else "ended"
-        )
-        if frame.state == "silent":
-            how = f"no step for {duration(1e9 * max(row.silent_s for row in frame.rows))}"
+        silent_s = max(row.silent_s for row in frame.rows)
+        how = f"no step for {duration(1e9 * silent_s)}" if silent_s else frame.state
         parts.append(f"{how}, shown as by evenstep diagnose")
     return " · ".join(parts)
 
