@@ -44,6 +44,21 @@ def test_a_root_that_hands_its_data_over_and_leaves_waits_for_nobody(how):
     assert waits_ms(recorded(**how)) == pytest.approx([0, 0, 0, 0], abs=0.01)
 
 
+@pytest.mark.parametrize("stay", [True, False])
+def test_kernels_of_a_broadcast_of_unknown_root_wait_where_none_ends_before_the_last_begins(stay):
+    trace = recorded()
+    events = trace.events
+    moved = events.kind == int(Kind.COLLECTIVE)
+    leaves = np.where(moved & (not stay), events.enter_ns + MS, events.exit_ns)
+    flags = np.where(moved, int(Flag.ON_DEVICE | Flag.ASYNC), events.flags)
+    trace.events = events.with_columns(
+        peer_or_root=np.where(moved, -1, events.peer_or_root), flags=flags, exit_ns=leaves,
+        device_enter_ns=events.enter_ns * moved, device_exit_ns=leaves * moved,
+    )  # fmt: skip
+    operations = collectives(trace, align(trace), np.arange(4)).operations
+    assert set(operations.members.tolist()) == {4 if stay else 1}
+
+
 @pytest.mark.parametrize(
     ("flags", "waits"), [(Flag.ASYNC, True), (Flag.ASYNC | Flag.EXIT_UPPER_BOUND, False)]
 )

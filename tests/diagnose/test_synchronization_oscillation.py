@@ -132,6 +132,28 @@ def test_the_first_of_a_few_steps_is_no_stall():
     assert not any("Slow step" in title for title in titles)
 
 
+@pytest.mark.parametrize("slow", [0, 2])
+def test_of_few_steps_amid_a_run_one_far_beyond_the_others_is_said_with_its_cost(slow, worst):
+    world = World(ranks=4, steps=4, noise=0.02)
+    table = world.everywhere()
+    table[slow] = 200 * MS
+    world = world.delayed(Phase.FORWARD, table)
+    trace = world.trace()
+    later = np.where(trace.events.step >= 0, trace.events.step + 40, trace.events.step)
+    trace.events = trace.events.with_column("step", later)
+    found = diagnose(trace).findings[0]
+    assert found.title == f"Slow step {40 + slow}"
+    assert found.severity == pytest.approx(world.injected_share(), rel=0.1)
+
+
+def test_of_few_steps_that_vary_none_is_said_to_be_slow():
+    world = World(ranks=4, steps=4, noise=0.02)
+    table = np.array([0, 10, 20, 45])[:, None] * MS + world.everywhere()
+    trace = world.delayed(Phase.FORWARD, table).trace()
+    trace.events = trace.events.with_column("step", trace.events.step + 40)
+    assert not any("Slow step" in one.title for one in diagnose(trace).findings)
+
+
 @pytest.mark.parametrize("phase", [Phase.FORWARD, Phase.OTHER])
 def test_one_step_that_is_long_on_all_ranks_is_said_with_its_cost_and_place(phase):
     world = World(ranks=4, steps=120, noise=0.02)

@@ -372,6 +372,48 @@ def test_ranks_on_devices_of_one_host_without_a_name_share_a_clock_unless_it_sho
     assert any("taken to be of one" in limit for limit in trace.limits) == (not apart_us)
 
 
+def test_hosts_whose_ranks_mostly_meet_among_themselves_share_no_clock(opened):
+    """Two hosts of two ranks, on devices 0 to 3: eight calls within a host for each across both."""
+    profiles = [two_steps(rank, world=4) for rank in range(4)]
+    for rank, profile in enumerate(profiles):
+        del profile.header["host_name"]
+        host = rank // 2
+        own = {"Process Group Name": f"of {host}",
+               "Process Group Ranks": str([2 * host, 2 * host + 1])}  # fmt: skip
+        for turn in range(16):
+            profile.collective(3000 + 10 * turn, 3005 + 10 * turn, 3, stream=24, **own)
+        for event in profile.events:
+            event["ts"] += 2_000_000 * host
+            if "device" in event["args"]:
+                event["args"]["device"] = rank
+    trace = opened(*profiles)
+    assert not any("taken to be of one" in limit for limit in trace.limits)
+    offset = align(trace).by_rank[3].offset_ns
+    assert abs(float(np.median(offset))) == pytest.approx(2e9, abs=1e6)
+
+
+def test_barriers_of_symmetric_memory_are_waits_of_those_who_leave_together(opened):
+    """Rank 1 computes 300 µs longer before each; an own group ends 40 µs later on rank 1."""
+    profiles = [Profile(rank) for rank in (0, 1)]
+    for rank, profile in enumerate(profiles):
+        own = {"Process Group Name": "own", "Process Group Ranks": f"[{rank}, {rank + 2}]"}
+        for number in range(6):
+            begin, late = 2000 * number + 7 * number * number, 300 * rank
+            profile.step(number + 5, begin, 1990)
+            profile.kernel("gemm", begin + 10, begin + 20, 400 + late)
+            name = "c10d::symmetric_memory::{}barrier_kernel(unsigned int**, int, int, int)"
+            place = "(anonymous namespace)::" * (number % 2)
+            profile.kernel(name.format(place), begin + 30, begin + 421 + late, 330 - late)
+            profile.collective(begin + 40, begin + 800, 100 + 40 * rank, stream=5, **own)
+    trace = opened(*profiles)
+    rows = collectives(trace)
+    rows = rows.select(rows.op == int(Op.BARRIER))
+    assert [trace.groups[group].ranks for group in np.unique(rows.group)] == [(0, 1)]
+    spans = trace.of_kind(Kind.SPAN)
+    lengths = (spans.exit_ns - spans.enter_ns).reshape(2, 6)
+    assert np.diff(lengths, axis=0).tolist() == [[300_000] * 6]
+
+
 @pytest.mark.parametrize(
     ("name", "found"),
     [

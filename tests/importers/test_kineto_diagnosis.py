@@ -133,3 +133,35 @@ def test_a_slow_host_costs_no_more_than_the_others_hosts_would_take_without_it(t
         late = next(f for f in diagnose(each).findings if f.where.ranks)
         assert list(late.where.ranks) == [2]
         assert late.options[0].gain == pytest.approx(100 / 310, rel=0.1)
+
+
+def alone(length_us):
+    """One of two ranks, whose host runs ahead: a step computes for 600 µs, then exchanges messages
+    of which nothing tells the other side, for 400 µs, and reduces for 20 µs; `length_us` is what
+    its host stands still before each step."""
+    profile, host, free = Profile(0), 0, 0
+    for number in range(6):
+        stands = length_us(number)
+        begin, host = host, max(host, free * (stands > 0)) + stands + 50
+        profile.step(number + 50, begin, host - begin - 1)
+        profile.kernel("gemm", host - 40, max(free, host - 30), 600)
+        free = max(free, host - 30) + 601
+        name = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+        profile.kernel(name, host - 30, free, 400, stream=24)
+        profile.collective(host - 25, free + 401, 20)
+        free += 422
+    return profile
+
+
+def test_messages_of_unknown_partners_are_not_idleness_of_the_device(tmp_path):
+    found = diagnose(open_trace([alone(lambda _: 0).write(tmp_path / "rank-0.json")]))
+    assert not any("issue work" in one.cause for one in found.findings)
+    assert found.summary["shares"]["exposed_communication"] == pytest.approx(0.4, abs=0.05)
+
+
+def test_one_step_in_which_the_host_stands_still_is_that_not_launch_bound(tmp_path):
+    profile = alone(lambda number: 3_000 if number == 3 else 0)
+    worst = diagnose(open_trace([profile.write(tmp_path / "rank-0.json")])).findings[0]
+    assert worst.title == "Slow step 53"
+    assert worst.severity == pytest.approx(3 / 9, abs=0.05)
+    assert "rank 0 has more work in step 53" in worst.cause

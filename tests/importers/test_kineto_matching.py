@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.importers.kineto.device import _enclosing
-from evenstep.importers.kineto.grouping import _pairs
+from evenstep.importers.kineto.grouping import _on_one_clock, _pairs
 from evenstep.importers.kineto.table import in_sequence
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Flag, Kind, Op
@@ -153,3 +153,23 @@ def test_calls_of_one_rank_with_one_number_are_one(calls):
         )
         for call, those in together.items()
     )  # fmt: skip
+
+
+def test_who_has_no_calls_with_another_is_put_on_its_clock_by_a_third():
+    """Profiles 0 and 1 each share a lane with profile 2 alone; by a false difference 8 of the 20
+    calls of theirs coincide."""
+    second = 1_000_000_000
+    first = np.cumsum(np.arange(10, 30)) * 1_000_000
+    other = first + np.where(np.arange(20) < 8, 5, 5 + 1.3 * np.arange(20)).astype(int) * 1_000_000
+    lanes = [(0, 0, first), (1, 1, other + second), (2, 2, first), (2, 3, other)]
+    calls = [
+        Columns(
+            profile=np.full(20, profile), lane=np.full(20, lane), end=end, kind=np.zeros(20, int)
+        )
+        for profile, lane, end in lanes
+    ]
+    found = _on_one_clock(Columns.concatenate(calls), "abc")
+    assert len(set(found.clock.tolist())) == 1
+    ends = {lane: found.end[found.lane == lane] for lane in range(4)}
+    assert (abs(ends[0] - ends[2]) < 30_000).all()
+    assert (abs(ends[1] - ends[3]) < 30_000).all()

@@ -50,6 +50,16 @@ def test_without_anything_all_is_one_step(opened):
     assert "marks neither steps nor optimizers: all of it is taken as one step" in trace.limits[0]
 
 
+def test_without_anything_the_training_thread_is_not_that_of_autograd(opened):
+    profile = Profile()
+    profile.note("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 10, 20)
+    profile.host("aten::mm", 40, 20)
+    for at in range(100, 200, 20):
+        profile.host("autograd::engine::evaluate_function: MmBackward0", at, 15, tid=2)
+        profile.host("MmBackward0", at + 1, 13, tid=2)
+    assert ("INPUT", 0, 20, 20) in named(opened(profile))
+
+
 def test_what_a_step_launched_belongs_to_it_however_late_it_runs(opened):
     profile = two_steps()
     profile.kernel("late", 3900, 4700, 50)
@@ -57,9 +67,13 @@ def test_what_a_step_launched_belongs_to_it_however_late_it_runs(opened):
     assert list(spans.step[spans.exit_ns - spans.enter_ns == 50_000]) == [3]
 
 
-def test_the_first_step_begins_when_a_device_that_lags_behind_comes_to_it(opened):
-    """Steps of 1 ms on the device, 5 ms after the host: the capture lacks what ran then."""
+@pytest.mark.parametrize("aside", [False, True])
+def test_the_first_step_begins_when_a_device_that_lags_behind_comes_to_it(opened, aside):
+    """Steps of 1 ms on the device, 5 ms after the host: the capture lacks what ran then, but not
+    what a stream of its own did at once."""
     profile = Profile()
+    if aside:
+        profile.kernel("copy_in", 5, 15, 3, stream=9)
     for number in range(3):
         profile.step(number, 100 * number, 100)
         profile.kernel("gemm", 100 * number + 20, 5000 + 1000 * number, 1000)

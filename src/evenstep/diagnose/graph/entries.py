@@ -68,17 +68,18 @@ def entries(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
 def collectives(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     """Every collective that any of these ranks took part in."""
     events = trace.of_kind(Kind.COLLECTIVE)
-    events = _finished_records(events, ranks, events.group >= 0)
+    events = _finished_records(events, ranks, np.ones(len(events), bool))
     events = events.sorted_by("group", "group_seq", "rank")
     number = run_numbers(events.group, events.group_seq)
-    single = _unrelated_records(events, number)
-    number = np.cumsum(begins(number) | single) - 1  # each of these an operation of its own
     placed = stamps(trace, events, clocks)
     enter, leave = placed.enter_ns, placed.leave_ns
-    first = np.flatnonzero(begins(number))
     is_root = events["rank"] == events.peer_or_root
-    from_root = np.isin(events.op, FROM_ROOT) & ~single
-    to_root = np.isin(events.op, TO_ROOT) & ~single
+    rooted = (np.bincount(number, is_root) > 0)[number]
+    single = _unrelated_records(events, number, placed, rooted)
+    number = np.cumsum(begins(number) | single) - 1  # each of these an operation of its own
+    first = np.flatnonzero(begins(number))
+    from_root = np.isin(events.op, FROM_ROOT) & rooted
+    to_root = np.isin(events.op, TO_ROOT) & rooted
     decides, waits = ~from_root | is_root, ~(from_root & is_root) & ~(to_root & ~is_root)
     if (from_root & is_root).any():
         waiting = _waiting_roots(events, number, enter, leave, from_root & is_root)
@@ -91,13 +92,13 @@ def collectives(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     group = events.group[first]
     alone = -1 - np.searchsorted(ranks, events["rank"][first])
     members = np.diff(np.append(first, len(events)))
-    traced = np.array([sum(rank in trace.ranks for rank in group.ranks) for group in trace.groups])
+    traced = [sum(rank in trace.ranks for rank in group.ranks) for group in trace.groups]
     operations = _operations(
         events.select(first),
         queue=key_numbers(np.where(single[first], alone, group)),
         size_bytes=_sizes(events, first),
         members=members,
-        whole=members == traced[group] if len(group) else members > 0,
+        whole=members == np.array([*traced, 0])[group],  # nobody is known of no group
     )
     if single.any():  # in order of queue and sequence
         order = np.lexsort([operations.sequence, operations.queue])
@@ -130,14 +131,20 @@ def on_device(events: Columns) -> Array:
     return mine & (events.device_exit_ns > 0) if mine.any() else mine
 
 
-def _unrelated_records(events: Columns, number: Array) -> Array:
-    """Records that tell nothing of the other members: their kind or their root is not known."""
-    rooted = np.isin(events.op, FROM_ROOT + TO_ROOT)
-    unknown = ~np.isin(events.op, _SYNCHRONIZING) & ~rooted
-    if not rooted.any():
-        return np.asarray(unknown)
-    has_root = np.bincount(number, events["rank"] == events.peer_or_root) > 0
-    return np.asarray(unknown | (rooted & ~has_root[number]))
+def _unrelated_records(events: Columns, number: Array, placed: Columns, rooted: Array) -> Array:
+    """Records that tell nothing of the other members: their group or kind is not known, or their
+    root, unless all kernels of the kind and group that begin before the last last until that."""
+    known = np.isin(events.op, _SYNCHRONIZING + FROM_ROOT + TO_ROOT) & (events.group >= 0)
+    rootless = ~rooted & ~np.isin(events.op, _SYNCHRONIZING)
+    if not rootless.any():
+        return np.asarray(~known)
+    last = np.full(int(number[-1]) + 1, np.iinfo(np.int64).min)
+    np.maximum.at(last, number, placed.enter_ns)
+    early = rootless & on_device(events) & (last[number] - placed.enter_ns >= TELLING_NS)
+    kind = key_numbers(events.group, events.op)
+    came, left = (np.bincount(kind, early & one) for one in (early, placed.leave_ns < last[number]))
+    stays = (came > 0) & (left <= (1 - MOSTLY) * came)
+    return np.asarray(~known | (rootless & ~stays[kind]))
 
 
 def _waiting_roots(

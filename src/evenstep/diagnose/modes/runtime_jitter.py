@@ -51,7 +51,8 @@ def _stalls(case: Case) -> list[Finding]:
     seen = slow_together(case)
     if seen is None or seen.peak is not None:
         return []
-    count, several = int(seen.slow.sum()), len(case.grid.ranks) > 1
+    count, ranks = int(seen.slow.sum()), case.grid.ranks
+    alone = f"rank {ranks[0]} has" if case.trace.world > 1 else "the job has"
     once = f"step {case.grid.steps[seen.slow][0]}"
     return of_slow_steps(
         case, "runtime_jitter.stalls", seen,
@@ -60,7 +61,7 @@ def _stalls(case: Case) -> list[Finding]:
             "which": once if count == 1 else "few steps, at no steady interval",
             "place": case.phase_in_words(_longer(case, seen.slow)),
             "title": once if count == 1 else "steps now and then",
-            "who": "most ranks together have" if several else "the job has",
+            "who": "most ranks together have" if len(ranks) > 1 else alone,
         },
         at=when(seen.slow[:, None], case.grid.steps), options=["stalls"],
         evidence=[Evidence("slow_steps", count, 0, "steps")],
@@ -466,8 +467,9 @@ def _late_hosts(case: Case, lanes: Array) -> list[Finding]:
 
 
 def _unrecorded_ns(case: Case) -> Array:
-    """Each row's own time without recorded compute of its device, and that no record explains."""
-    records = case.grid.records
+    """Each row's own time without recorded compute of its device, outside of few slow steps, and
+    that no record explains."""
+    records, seen = case.grid.records, slow_together(case)
     spans, phases = records.of_kind(Kind.SPAN), records.of_kind(Kind.PHASE)
     known = [
         spans.select((spans.flags & int(Flag.ON_DEVICE)) != 0),
@@ -475,4 +477,7 @@ def _unrecorded_ns(case: Case) -> Array:
         records.of_kind(Kind.PAUSE),
     ]
     busy = np.sum([during(case.grid, rows) for rows in known], axis=0)
-    return np.asarray(np.maximum(case.costs.graph.own_ns - busy, 0.0))
+    free_ns = np.maximum(case.costs.graph.own_ns - busy, 0.0)
+    if seen is not None and seen.peak is None:
+        free_ns *= ~np.isin(case.costs.graph.rows.step, case.grid.steps[seen.slow])
+    return np.asarray(free_ns)

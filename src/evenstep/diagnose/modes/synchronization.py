@@ -21,6 +21,8 @@ from evenstep.diagnose import levels
 from evenstep.diagnose.finding import Evidence, Finding
 from evenstep.diagnose.graph.structure import by_step_and_lane
 from evenstep.diagnose.lateness.case import Case
+from evenstep.diagnose.lateness.thresholds import BY_CHANCE
+from evenstep.diagnose.measure.grid import WARM_UP_STEPS
 from evenstep.diagnose.modes.intervention import (
     Gain,
     by_noise,
@@ -29,7 +31,7 @@ from evenstep.diagnose.modes.intervention import (
     gain_of,
     throughout,
 )
-from evenstep.statistics.interval import Share, z
+from evenstep.statistics.interval import Share, student, z
 from evenstep.statistics.spectrum import Peak, periodic, pulses
 from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Flag, Kind
@@ -54,9 +56,12 @@ def slow_together(case: Case) -> SlowSteps | None:
     of_most = partial(np.quantile, q=0.5, axis=1, method="lower")
     work = of_most(case.program_ns) - of_most(case.grid.run_delay_ns)
     work = _beside_steps_alike(case, work)
-    seen = oscillation(work) or _few(work)
-    longer = seen and _rise(case.step_ns, seen.slow) >= levels.MOST * _rise(work, seen.slow)
-    return seen if longer else None
+    seen = oscillation(work) or _few(work, case.grid.steps)
+    lasted = case.step_ns, of_most(case.grid.duration_ns)  # in the replay, and on record
+    if seen is None:
+        return None
+    longer = min(_rise(each, seen.slow) for each in lasted)
+    return seen if longer >= levels.MOST * _rise(work, seen.slow) else None
 
 
 def _beside_steps_alike(case: Case, work: Array) -> Array:
@@ -73,17 +78,22 @@ def _beside_steps_alike(case: Case, work: Array) -> Array:
     return found
 
 
-def _few(series: Array) -> SlowSteps | None:
+def _few(series: Array, numbers: Array) -> SlowSteps | None:
     """Few steps far above the noise of the others, without those of a minor part of the highest;
     None without any. Few are a minor part of them, or a standard deviation of chance more
-    (binomial); where that is less than a step, none is."""
+    (binomial); where that is less than a step, one that is beyond the prediction interval of the
+    others (one-sided, normal sample, Bonferroni), unless the run begins with it."""
     low, usual = np.quantile(series, [levels.LOW, 0.5])
-    sigma = (usual - low) / z(1 - levels.LOW)
-    least = max(
-        levels.SIGMAS * sigma, (levels.CHANGED - 1) * usual, levels.MINOR * (series.max() - usual)
-    )
-    slow, minor = series > usual + least, levels.MINOR * len(series)
-    few = 0 < slow.sum() <= minor + np.sqrt(minor * (1 - levels.MINOR)) and minor >= 1
+    noise, minor = levels.SIGMAS * (usual - low) / z(1 - levels.LOW), levels.MINOR * len(series)
+    if minor < 1:
+        others = np.delete(series, top := int(np.argmax(series)))
+        if len(others) < 2 or numbers[top] < WARM_UP_STEPS:
+            return None
+        reach = student(len(others) - 1, 1 - BY_CHANCE / len(series))
+        noise = reach * others.std(ddof=1) * np.sqrt(1 + 1 / len(others))
+    least = max(noise, (levels.CHANGED - 1) * usual, levels.MINOR * (series.max() - usual))
+    slow = series > usual + least
+    few = 0 < slow.sum() <= max(minor + np.sqrt(minor * (1 - levels.MINOR)), 1)
     return SlowSteps(slow, np.where(slow, series - usual, 0.0)) if few else None
 
 

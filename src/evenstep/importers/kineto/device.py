@@ -101,7 +101,9 @@ def completion_of(file: KinetoFile) -> tuple[Completion, tuple[Array, Array]]:
     moving = _communicating(file, kernels)
     done = completion(kernels, moving)
     if not moving.all():
-        stream = kernels.stream[np.flatnonzero(~moving)[0]]
+        lasted = (kernels.end_ns - kernels.start_ns) * ~moving
+        streams, which = np.unique(kernels.stream, return_inverse=True)
+        stream = streams[np.argmax(np.bincount(which, lasted))]  # where most is computed
         first = work.select(work.stream == stream).sorted_by("launched_ns").select(slice(1))
         earlier = work.end_ns[work.launched_ns < first.launched_ns]
         lag = int(first.start_ns[0]) - max(int(first.called_ns[0]), int(earlier.max(initial=0)))

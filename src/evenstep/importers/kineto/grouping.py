@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise, product
+from typing import Any
 
 import numpy as np
 
@@ -98,18 +99,21 @@ def _match(profiles: list[Profile], silent: Sequence[Array]) -> int:
 
 def _calls(profiles: Sequence[Profile], silent: Sequence[Array]) -> Columns:
     """All calls that a device ended: profile, lane, row (of the profile's calls), end, op, kind (of
-    kernel), silent."""
-    kinds: dict[str, int] = {}
+    kernel and stated group), silent."""
+    kinds: dict[tuple[Any, ...], int] = {}
     parts = []
     for index, each in enumerate(profiles):
         file, calls = each.file, each.calls
-        names = [kinds.setdefault(name.partition("(")[0], len(kinds)) for name in file.names]
+        names = [*(name.partition("(")[0] for name in file.names), ""]
         row = np.flatnonzero(calls.device_exit_ns != UNKNOWN_NS)
+        said = ((call.group.name, call.group.ranks[:1]) if call.group else () for call in each.said)
+        kind = [*zip(map(names.__getitem__, calls.name), said, strict=True)]
         lane = key_numbers(calls.device[row], calls.stream[row])
         columns = {
             "profile": np.full(len(row), index), "lane": lane, "row": row,
             "end": calls.device_exit_ns[row], "op": calls.op[row],
-            "kind": np.array([*names, -1])[calls.name[row]], "silent": silent[index][row],
+            "kind": np.array([kinds.setdefault(each, len(kinds)) for each in kind], np.int64)[row],
+            "silent": silent[index][row],
         }  # fmt: skip
         parts.append(Columns(columns))
     found = Columns.concatenate(parts)
@@ -118,26 +122,28 @@ def _calls(profiles: Sequence[Profile], silent: Sequence[Array]) -> Columns:
 
 def _on_one_clock(calls: Columns, hosts: Sequence[str]) -> Columns:
     """The calls with `clock`, and with ends on it: that of the first of the profiles that are
-    connected by calls that ended together."""
+    connected by calls that ended together; by nearly all calls of a lane, if they can be."""
     calls = calls.sorted_by("profile", "end")
     edges = np.searchsorted(calls.profile, np.arange(len(hosts) + 1))
     parts = [calls.select(slice(low, high)) for low, high in pairwise(edges.tolist())]
     clock = np.arange(len(hosts))
-    for at, part in enumerate(parts):
+    for least, at in product((_MOST, _SOME), range(len(hosts))):
         for other in range(at - 1, -1, -1):
-            most = ONE_HOST_NS if hosts[at] == hosts[other] else np.inf
-            more = _difference(part, parts[other], most)
-            if more is not None:
-                parts[at], clock[at] = part.with_column("end", part.end + more), clock[other]
-                break
+            if clock[at] != clock[other]:
+                most = ONE_HOST_NS if hosts[at] == hosts[other] else np.inf
+                share, more = _difference(parts[at], parts[other], most)
+                joined = (clock == clock[at]) & (share > least)
+                for one in np.flatnonzero(joined).tolist():
+                    parts[one] = parts[one].with_column("end", parts[one].end + more)
+                clock[joined] = clock[other]
     found = Columns.concatenate(parts)
     return found.with_column("clock", clock[found.profile])
 
 
-def _difference(one: Columns, other: Columns, most: float) -> int | None:
-    """What the other clock shows more, at most `most`: by that, the calls of a lane of each end
-    together; None if they do not by any difference."""
-    best, shown = _SOME, None
+def _difference(one: Columns, other: Columns, most: float) -> tuple[float, int]:
+    """The largest share of the calls of a lane of each that end together by one difference between
+    their clocks, at most `most`, and what the other clock shows more by that; 0 where none do."""
+    best, shown = 0.0, 0
     for pair in product(*(_lanes(calls) for calls in (one, other))):
         few, many = sorted(pair, key=len)
         sample = few.select(np.unique(np.linspace(0, len(few) - 1, _SAMPLE).astype(np.int64)))
@@ -149,7 +155,7 @@ def _difference(one: Columns, other: Columns, most: float) -> int | None:
             low = int(np.argmax(count))
             best, shown = share, int(apart[low] + apart[low + int(count[low]) - 1]) // 2
             shown = -shown if few is pair[1] else shown
-    return shown
+    return best, shown
 
 
 def _lanes(calls: Columns) -> list[Columns]:

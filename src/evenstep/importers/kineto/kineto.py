@@ -70,7 +70,9 @@ def read(sources: Sequence[SourceFile]) -> Trace:
             f"{file.unpaired} events only begin or only end, unread: left out": file.unpaired,
         }
         place.limits.extend(text for text, applies in told.items() if applies)
-        calls = _calls(file)
+        announced = [annotation(name) for name in file.names]
+        calls = Columns.concatenate([device_calls(file, announced), host_calls(file, announced)])
+        calls = calls.sorted_by("enter_ns")
         said = _calls_of(file, calls, place.world)
         ranks.append(Profile(file, place, steps_of(file), calls, said, file.path in unlaunched))
     if not ranks:
@@ -103,13 +105,6 @@ def _file(source: SourceFile) -> KinetoFile:
     return file
 
 
-def _calls(file: KinetoFile) -> Columns:
-    """Every collective and message of a file, in order of issue."""
-    announced = [annotation(name) for name in file.names]
-    calls = Columns.concatenate([device_calls(file, announced), host_calls(file, announced)])
-    return calls.sorted_by("enter_ns")
-
-
 def _calls_of(file: KinetoFile, calls: Columns, world: int) -> list[CallArguments]:
     groups = groups_of(file.header)
     each = [call_of(args, groups, world) for args in file.calls]
@@ -137,7 +132,8 @@ def spoken(ranks: Sequence[Profile]) -> list[str]:
 
 def _on_one_host(ranks: Sequence[Profile], trace: Trace) -> bool:
     """Whether no file names a host, no two ranks use the same device number, as ranks of several
-    hosts would, and their clocks agree: nobody leaves a collective before all have entered it.
+    hosts would, and their clocks agree: nobody leaves a collective before all have entered it,
+    whichever ranks take part.
     """
     if len(ranks) < 2 or any(each.place.host for each in ranks):
         return False
@@ -148,8 +144,10 @@ def _on_one_host(ranks: Sequence[Profile], trace: Trace) -> bool:
     base = table.base[table.clock]
     early = table.of_operation(np.maximum, table.entry + base)
     early -= table.of_operation(np.minimum, table.exit + base)
-    early = early[table.of_operation(np.add, np.ones(len(early))) > 1]  # others show one clock
-    return not len(early) or float(np.median(early)) < ONE_HOST_NS
+    members = table.of_operation(np.add, np.exp2(table.clock))
+    several = members != np.exp2(table.clock)  # others show one clock
+    apart = (np.median(early[members == each]) for each in np.unique(members[several]))
+    return all(one < ONE_HOST_NS for one in apart)
 
 
 def _finish(draft: Draft, ranks: list[Profile]) -> Trace:

@@ -22,7 +22,8 @@ ROOTED = frozenset({Op.BROADCAST, Op.REDUCE, Op.GATHER, Op.SCATTER})
 
 _KERNEL = re.compile(
     r"^(?:void )?(?:nccl|rccl|mscclpp|msccl)\w*kernel|^(?:void )?[\w:]*(?:cross_device_reduce|"
-    r"(?:one|two)_shot_all_reduce|multimem_all_reduce|multimem_one_shot|multimem_all_gather)",
+    r"(?:one|two)_shot_all_reduce|multimem_all_reduce|multimem_one_shot|multimem_all_gather|"
+    r"symmetric_memory::(?:\(anonymous namespace\)::)?barrier_kernel)",
     re.IGNORECASE,
 )
 _SEND_AND_RECEIVE = re.compile(r"send_?recv", re.IGNORECASE)
@@ -67,7 +68,7 @@ def kernel_operation(kernel: str) -> Op:
 
     OTHER for `SendRecv`, which serves all-to-all and point-to-point alike.
     """
-    head = kernel.partition("(")[0]
+    head = kernel.replace("(anonymous namespace)::", "").partition("(")[0]
     if _SEND_AND_RECEIVE.search(head):
         return Op.OTHER
     return operation(head) or Op.OTHER

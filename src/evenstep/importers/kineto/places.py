@@ -12,7 +12,7 @@ import numpy as np
 from evenstep.errors import TraceError
 from evenstep.importers.file_ranks import APART_NS, misfits, natural, rank_of, ranks_by_paths
 from evenstep.importers.kineto.calls import groups_of, ranks_of
-from evenstep.importers.kineto.file import KinetoFile, RowKind
+from evenstep.importers.kineto.file import KinetoFile
 from evenstep.importers.kineto.names import CALL, COMMS, OPTIMIZER_STEP, annotation, step_number
 
 #: tensorboard_trace_handler, unless told otherwise: HOST_PID.STAMP.pt.trace.json
@@ -56,8 +56,11 @@ def places_of(files: Sequence[KinetoFile]) -> tuple[dict[Path, FilePlace], list[
             continue
         taken[rank] = file.path
         places[file.path] = FilePlace(rank, main, _host(file), said)
-    least = [] if main else map(_least_world, files)
-    world = max([main, *(rank + 1 for rank in taken), *least])
+    world = max([main, *(rank + 1 for rank in taken)])
+    for file in [] if main else files:  # the least that its groups imply
+        members = [key.ranks for key in groups_of(file.header).values()]
+        members += [ranks_of(args.group_ranks) for args in file.calls]
+        world = max([world, *(ranks[-1] + 1 for ranks in members if ranks)])
     return {path: place._replace(world=world) for path, place in places.items()}, limits
 
 
@@ -108,13 +111,6 @@ def info_of(file: KinetoFile) -> dict[str, Any]:
     return info if isinstance(info, dict) else {}
 
 
-def _least_world(file: KinetoFile) -> int:
-    """The least number of ranks that the groups of a file imply."""
-    members = [key.ranks for key in groups_of(file.header).values()]
-    members += [ranks_of(args.group_ranks) for args in file.calls]
-    return max((ranks[-1] + 1 for ranks in members if ranks), default=0)
-
-
 def _stated_rank(file: KinetoFile) -> int | None:
     return rank_of(info_of(file).get("rank"))
 
@@ -132,15 +128,14 @@ def _host(file: KinetoFile) -> str:
 def check_one_process(file: KinetoFile) -> None:
     """Raise `TraceError` where steps, optimizers or collectives of several processes are marked:
     somebody has merged their files."""
-    host = np.isin(file.rows.row, [int(RowKind.OPERATOR), int(RowKind.ANNOTATION)])
-    threads = np.unique(file.rows.thread[host & file.by_name(_marks, file.rows.name)])
+
+    def marks(name: str) -> bool:
+        told = name == COMMS or name.startswith((CALL, OPTIMIZER_STEP))
+        return told or step_number(name) >= 0 or annotation(name) is not None
+
+    threads = np.unique(file.host.thread[file.by_name(marks, file.host.name)])
     processes = {file.threads[thread][0] for thread in threads.tolist()}
     if len(processes) > 1:
         raise TraceError(
             f"{file.path} holds {len(processes)} processes that train; give one file per process"
         )
-
-
-def _marks(name: str) -> bool:
-    told = name == COMMS or name.startswith((CALL, OPTIMIZER_STEP))
-    return told or step_number(name) >= 0 or annotation(name) is not None

@@ -103,7 +103,11 @@ def _whole(file: KinetoFile, host: Columns, marks: StepMarks) -> Steps:
     """One step over all events except annotations."""
     done = file.rows.select(file.rows.row != int(RowKind.ANNOTATION))
     done = done if len(done) else file.rows
-    operators = host.select(host.row == int(RowKind.OPERATOR))
+    operators = host.select(host.row == int(RowKind.OPERATOR)).sorted_by("start_ns")
+    threads, first = np.unique(operators.thread, return_index=True)
+    backward = file.by_name(lambda name: name.startswith(EVALUATE), operators.name[first])
+    forward = ~np.isin(operators.thread, threads[backward])  # autograd's threads begin with a node
+    operators = operators.select(forward) if forward.any() else operators
     operators = operators if len(operators) else host
     thread = _most_frequent(operators.thread) if len(operators) else -1
     whole = np.array([0]), np.array([done.start_ns.min()]), np.array([done.end_ns.max()])
