@@ -414,6 +414,23 @@ def test_barriers_of_symmetric_memory_are_waits_of_those_who_leave_together(open
     assert np.diff(lengths, axis=0).tolist() == [[300_000] * 6]
 
 
+def test_barriers_that_end_in_one_stretch_but_apart_are_of_no_common_group(opened):
+    """Three ranks, whose partners left no files, within 50 µs, another one in between."""
+    profiles = [Profile(rank, 6) for rank in range(3)]
+    order = np.random.default_rng(0)
+    places = [order.permutation(3).tolist() for _ in range(24)]
+    for rank, profile in enumerate(profiles):
+        for number, place in enumerate(places):
+            begin, end = 1000 * number, 1000 * number + 500 + 25 * place[rank]
+            profile.step(number + 5, begin, 990)
+            profile.kernel("gemm", begin + 10, begin + 20, 300)
+            name = "c10d::symmetric_memory::barrier_kernel(unsigned int**, int, int, int)"
+            profile.kernel(name, begin + 30, begin + 321, end - begin - 321)
+            profile.collective(begin + 40, begin + 600, 100)
+    rows = collectives(opened(*profiles))
+    assert (rows.group[rows.op == int(Op.BARRIER)] < 0).all()
+
+
 @pytest.mark.parametrize(
     ("name", "found"),
     [

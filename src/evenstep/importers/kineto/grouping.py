@@ -163,8 +163,8 @@ def _lanes(calls: Columns) -> list[Columns]:
 
 
 def _members(first: int, beside: list[int], lanes: list[Columns]) -> list[int]:
-    """A lane, and of each other profile the lane beside it that is in most of its meetings, if in
-    nearly all while both were recorded."""
+    """A lane, and of each other profile the lane beside it that ends most of its calls with it, if
+    nearly all while both were recorded: in a large meeting, others may end between the two."""
     mine = lanes[first]
     best = {int(mine.profile[0]): (2.0, first)}
     for lane in beside:
@@ -174,7 +174,9 @@ def _members(first: int, beside: list[int], lanes: list[Columns]) -> list[int]:
             int(((end >= low - TOGETHER_NS) & (end <= high + TOGETHER_NS)).sum())
             for end in (mine.end, its.end)
         )
-        share = float(np.isin(mine.meeting, its.meeting).sum()) / max(common, 1)
+        until = np.searchsorted(np.sort(its.end), mine.end + TOGETHER_NS, side="right")
+        close = until > np.searchsorted(np.sort(its.end), mine.end - TOGETHER_NS)
+        share = float(close.sum()) / max(common, 1)
         best[int(its.profile[0])] = max(best.get(int(its.profile[0]), (_MOST, -1)), (share, lane))
     return [lane for _, lane in best.values() if lane >= 0]
 
