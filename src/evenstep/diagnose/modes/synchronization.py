@@ -57,9 +57,10 @@ def slow_together(case: Case) -> SlowSteps | None:
     work = of_most(case.program_ns) - of_most(case.grid.run_delay_ns)
     work = _beside_steps_alike(case, work)
     seen = oscillation(work) or _few(work, case.grid.steps)
-    lasted = case.step_ns, of_most(case.grid.duration_ns)  # in the replay, and on record
     if seen is None:
         return None
+    lasted = [case.step_ns]  # in the replay, the first of few perhaps since before the capture
+    lasted += [of_most(case.grid.duration_ns)] * (levels.MINOR * len(work) < 1)
     longer = min(_rise(each, seen.slow) for each in lasted)
     return seen if longer >= levels.MOST * _rise(work, seen.slow) else None
 
