@@ -215,8 +215,10 @@ class _Run:
     def __init__(self, setup: Setup, sink: BlockSink | None, most: float = math.inf) -> None:
         self._most = most  # messages of the first step: with more it is the last, unfinished
         self._setup, scenario = setup, setup.scenario
-        found = neighbours.neighbour_jobs(scenario, setup.network, setup.placement)
-        self._near = neighbours.within_reach(setup.flows, found, len(setup.network.capacity))
+        self._near: list[neighbours.NeighbourJob] = []
+        if scenario.neighbours:
+            found = neighbours.neighbour_jobs(scenario, setup.network, setup.placement)
+            self._near = neighbours.within_reach(setup.flows, found, len(setup.network.capacity))
         self.pace = strategies.pace_of(scenario, setup.info.run_id)
         self._account = StepSums(scenario.run.steps, scenario.ranks, scenario.run.warm_up)
         self._peak = np.zeros(len(setup.network.capacity))
