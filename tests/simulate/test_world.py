@@ -1,6 +1,7 @@
 """The engine against the definition of a fluid network: worlds drawn at random."""
 
 import resource
+import shutil
 import weakref
 from dataclasses import astuple
 from functools import partial
@@ -23,7 +24,7 @@ from evenstep.simulate.wires.interface import (
     MessageVolley,
     StepPlan,
 )
-from evenstep.simulate.wires.world import CompiledWorld
+from evenstep.simulate.wires.world import CompiledWorld, make_world
 from evenstep.simulate.wires.world_python import PythonWorld
 from tests.simulate.random_worlds import Drawn, Halved, Spliced, furthest
 from tests.simulate.worlds import scenario
@@ -436,3 +437,154 @@ def test_rings_of_few_points_in_sequence_are_as_if_followed(sets, monkeypatch):
     slow = simulate(asked)
     np.testing.assert_allclose(compiled.step_ns, slow.step_ns, rtol=1e-9)
     assert astuple(compiled.shares) == pytest.approx(astuple(slow.shares), rel=1e-9)
+
+
+def ends_of(make, carriages, entries, capacity):
+    """When each rank of each job is through its one collective, by its entry."""
+    sizes = tuple(map(len, entries))
+    world = make(np.array(capacity), sizes)
+    for job, (carriage, entry) in enumerate(zip(carriages, entries, strict=True)):
+        graph = world.graph(one_by_one(sizes[job], [COLLECTIVE], [world.flow(carriage)]))
+        world.job(job, np.array(entry, float))
+        world.feed(job, graph, np.zeros((1, sizes[job])), np.ones(1))
+        world.final(job)
+    while world.run(1 << 40) != STUCK:
+        pass
+    return [world.take(job)[1][0].tolist() for job in range(len(sizes))], world.peak_gBps.tolist()
+
+
+def one_message(rank, world, *, size, steady=0.0, weight=1.0):
+    """A message of a rank over the first link, which nobody waits for but itself."""
+    volley = MessageVolley(
+        np.array([0]), np.array([-1]), np.array([size]), np.zeros(1), np.array([size]),
+        np.array([0, 1]), np.array([0]),
+    )  # fmt: skip
+    group = np.full(world, -1)
+    group[rank] = 0
+    return Carriage(np.array([rank]), group, (volley,), steady=steady, weight=weight)
+
+
+@pytest.mark.parametrize("make", [CompiledWorld, PythonWorld])
+@pytest.mark.parametrize(
+    ("steady", "weight", "ends"),
+    [
+        (0.0, 1.0, [20.0, 20.0]),  # each half of the link
+        (0.25, 1.0, [40.0, 40 / 3]),  # three quarters of it are left
+        (1.5, 1.0, [20 / 3, 10.0]),  # of a link of 2 a quarter, until the steady one is over
+        (0.0, 3.0, [40 / 3, 20.0]),
+    ],
+)
+def test_a_steady_message_takes_its_rate_and_the_others_share_what_is_left(
+    make, steady, weight, ends
+):
+    """Messages of 10 bytes over a link of 1 byte a ns, or of 2."""
+    capacity = 2.0 if steady > 1 else 1.0
+    pair = [one_message(0, 2, size=10.0, steady=steady, weight=weight),
+            one_message(1, 2, size=10.0)]  # fmt: skip
+    found, peak = ends_of(make, pair, [[0.0], [0.0]], [capacity])
+    assert np.concatenate(found) == pytest.approx(ends)
+    assert peak == pytest.approx([capacity])
+
+
+@pytest.mark.parametrize("make", [CompiledWorld, PythonWorld])
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize(("posted", "ends"), [(True, [60, 60, 70]), (False, [50, 10, 70])])
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_posted_message_leaves_when_both_ends_are_there(make, closed, posted, ends, turned):
+    """One of 10 ns from the second rank, which enters at once, to the first, at 50; the third, at
+    60, sends to nobody. Or with the first two in each other's place."""
+    ranks = np.arange(3)
+    first, second = (1, 0) if turned else (0, 1)
+    volley = MessageVolley(
+        np.array([second, 2]), np.array([first, -1]), np.full(2, 10.0), np.zeros(2),
+        np.full(2, 10.0), np.arange(3), np.array([0, 1]), posted=posted,
+    )  # fmt: skip
+    carriage = Carriage(ranks, ranks * 0, (volley,), closed=closed)
+    entry = np.array([0.0, 0.0, 60.0])
+    entry[first] = 50.0
+    ((found,), _) = ends_of(make, [carriage], [entry.tolist()], [1.0, 1.0])
+    assert [found[first], found[second], found[2]] == pytest.approx(ends)
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_with_a_compiler_worlds_are_compiled():
+    assert isinstance(make_world(np.ones(1), (1,)), CompiledWorld)
+
+
+@pytest.mark.parametrize(("closed", "rounds"), [(False, 4), (False, 1), (True, 4)])
+def test_as_many_messages_are_followed_as_a_step_was_said_to_have(closed, rounds):
+    """Of a ring of three ranks, by rounds; a closed one is over without any."""
+    place = np.arange(3)
+    volley = MessageVolley(
+        place, np.roll(place, -1), np.full(3, 9.0), np.zeros(3), np.full(3, 9.0), np.arange(4),
+        place * 0, ring=3, repeats=rounds,
+    )  # fmt: skip
+    world = PythonWorld(np.ones(1), (3,))
+    flow = world.flow(Carriage(place, place * 0, (volley,), closed=closed))
+    graph = world.graph(one_by_one(3, [COLLECTIVE, COLLECTIVE], [flow, flow]))
+    world.job(0, np.zeros(3))
+    world.feed(0, graph, np.zeros((2, 3)), np.ones(2))
+    world.final(0)
+    assert world.run(1 << 40) == STUCK
+    expected = 0 if closed else 2 * 3 * rounds
+    assert (world.messages(graph, shared=False), world.followed) == (expected, expected)
+
+
+@pytest.mark.parametrize("make", [CompiledWorld, PythonWorld])
+def test_a_rank_without_a_part_in_a_collective_of_its_group_goes_on_at_once(make):
+    ranks = np.arange(3)
+    volley = MessageVolley(
+        np.arange(2), np.array([1, 0]), np.full(2, 10.0), np.zeros(2), np.full(2, 10.0),
+        np.arange(3), np.arange(2),
+    )  # fmt: skip
+    carriage = Carriage(ranks[:2], ranks * 0, (volley,))
+    ((found,), _) = ends_of(make, [carriage], [[0.0, 5.0, 7.0]], [1.0, 1.0])
+    assert found == pytest.approx([15.0, 15.0, 7.0])
+
+
+@pytest.mark.parametrize("make", [CompiledWorld, PythonWorld])
+def test_a_rank_with_two_channels_is_through_when_both_are(make):
+    """Two participants of each of two ranks, which send 10 and 30 bytes over links of their own."""
+    rank = np.array([0, 0, 1, 1])
+    size = np.array([10.0, 30.0, 10.0, 30.0])
+    volley = MessageVolley(
+        np.arange(4), np.array([2, 3, 0, 1]), size, np.zeros(4), size, np.arange(5), np.arange(4)
+    )  # fmt: skip
+    carriage = Carriage(rank, np.zeros(2, int), (volley, volley))
+    ((found,), _) = ends_of(make, [carriage], [[0.0, 4.0]], [1.0] * 4)
+    assert found == pytest.approx([64.0, 64.0])
+
+
+@pytest.mark.parametrize("make", [CompiledWorld, PythonWorld])
+def test_a_world_is_over_with_the_last_step_of_the_jobs_that_end(make):
+    """A job that computes for 10 ns and ends, beside one whose message takes 1000 and that would
+    go on."""
+    world = make(np.ones(1), (1, 1))
+    flow = world.flow(one_message(1, 2, size=1000.0))
+    graphs = (
+        world.graph(one_by_one(1, [COMPUTE], [])),
+        world.graph(one_by_one(1, [COLLECTIVE], [flow])),
+    )
+    for job, graph in enumerate(graphs):
+        world.job(job, np.zeros(1))
+        world.feed(job, graph, np.array([[10.0]]) * (job == 0), np.ones(job))
+    world.final(0)
+    assert world.run(1 << 40) == STUCK
+    assert world.take(0)[1].tolist() == [[10.0]]
+    assert world.take(1) is None
+
+
+def test_rates_are_solved_when_a_message_comes_or_goes_and_not_otherwise():
+    """Three messages of 100 ns one after the other, while another rank computes thirty times."""
+    world = PythonWorld(np.ones(1), (1, 1))
+    flow = world.flow(one_message(0, 2, size=100.0))
+    sent = world.graph(one_by_one(1, [COLLECTIVE] * 3, [flow] * 3))
+    computed = world.graph(one_by_one(1, [COMPUTE] * 30, []))
+    for job, (graph, count, calls) in enumerate(((sent, 3, 3), (computed, 30, 0))):
+        world.job(job, np.zeros(1))
+        world.feed(job, graph, np.full((count, 1), 10.0 * job), np.ones(calls))
+        world.final(job)
+    while world.run(1 << 40) != STUCK:
+        pass
+    assert [world.take(job)[1][-1].tolist() for job in (0, 1)] == [[300.0], [300.0]]
+    assert world.rated == 3

@@ -45,10 +45,6 @@ class Cycle:
         self._seen: list[Hashable] = []
         self._items: list[Any] = []
         self._due = FEWEST_CALLS
-        self._first: Hashable = None  # begins the repetition, if it is unique in it
-        self._last: Hashable = None
-        self._times = 1
-        self._count = 0
         self._idle = 0  # calls since the last end
 
     def ends(self, width: int, signature: Hashable) -> bool:
@@ -105,7 +101,7 @@ class Cycle:
         self.known, self.period = True, period
         self._last, self._times = unit[-1], unit.count(unit[-1])
         alone = unit.count(unit[0]) == 1 and unit[0] != unit[-1]
-        self._first = unit[0] if alone else None
+        self._first = unit[0] if alone else None  # begins the repetition, if it is unique in it
         edges = [*range(start, len(seen) + 1, period)]
         if start:
             edges.insert(0, 0)
