@@ -211,6 +211,17 @@ def test_a_group_of_what_are_no_ranks_is_damage(folder, tmp_path, ranks):
         load(copied)
 
 
+@pytest.mark.parametrize("cores", [1, 2])
+def test_writing_says_how_many_ranges_of_steps_are_done(trace, tmp_path, monkeypatch, cores):
+    monkeypatch.setattr("evenstep.trace.store.writing.STRETCH_RECORDS", len(trace.events) / 3)
+    monkeypatch.setattr("evenstep.trace.cores.available", lambda: cores)
+    told = []
+    write_store(trace, tmp_path / "store", progress=lambda *counts: told.append(counts))
+    total = told[-1][1]
+    assert total > 1
+    assert told == [(done, total) for done in range(1, total + 1)]
+
+
 @pytest.mark.parametrize("place", [{"cpu": "0-3"}, {"nics": [1]}, {"gpus": {"pci": "0"}}, "node 3"])
 def test_a_place_of_another_shape_is_damage(trace, tmp_path, place):
     """Not an error of whatever shows or judges places later."""

@@ -51,8 +51,8 @@ def main(args: argparse.Namespace) -> int:
     if args.store is not None:
         from evenstep.trace.store.writing import write_store
 
-        with progress.ticking(f"writing {args.store}"):
-            stored = write_store(trace, args.store, force=args.force)
+        with progress.counting("stored {} of {} parts") as report:
+            stored = write_store(trace, args.store, force=args.force, progress=report)
         _tell_size(*stored, "records")
     if wanted == ["store"]:
         return 0

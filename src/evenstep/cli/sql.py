@@ -75,8 +75,8 @@ def _source(path: Path) -> Iterator[Path | Trace]:
             f"{path} is large: writing a temporary store for this query; "
             f"`evenstep export {path} --store DIR` writes one to keep"
         )
-        with progress.ticking("writing the store"):
-            stored = write_store(trace, Path(folder) / "store").path
+        with progress.counting("stored {} of {} parts") as report:
+            stored = write_store(trace, Path(folder) / "store", progress=report).path
         yield stored
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ import numpy as np
 
 from evenstep.errors import UsageError, refuse_as
 from evenstep.trace.columns import Array, Columns, positions_by_key
-from evenstep.trace.cores import map_on_cores
+from evenstep.trace.cores import iterate_on_cores
 from evenstep.trace.ranks import format_ranks
 from evenstep.trace.spool.layout import Flag, Kind
 from evenstep.trace.spooled import EVENT_COLUMNS, EVENT_TYPES, LIGHT, OF_HOSTS, OnDisk
@@ -36,15 +36,19 @@ class Written(NamedTuple):
     size_bytes: int  # of all files
 
 
-def write_store(trace: Trace, folder: Path, *, force: bool = False) -> Written:
-    """Write a trace as a store, whole or not at all. Raises `UsageError` where the folder is taken
-    (unless `force`), cannot be written, or the trace has no records."""
+def write_store(
+    trace: Trace, folder: Path, *, force: bool = False,
+    progress: Callable[[int, int], object] = lambda *_: None,
+) -> Written:  # fmt: skip
+    """Write a trace as a store, whole or not at all; `progress` gets how many of how many ranges of
+    steps are done. Raises `UsageError` where the folder is taken (unless `force`), cannot be
+    written, or the trace has no records."""
     _check(trace, folder, force=force)
     with refuse_as(UsageError, f"cannot write {folder}", "; give another place"):
         folder.parent.mkdir(parents=True, exist_ok=True)
         private = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
         try:
-            parts = _write(_number(trace), private / "store")
+            parts = _write(_number(trace), private / "store", progress)
             if force and folder.is_dir():
                 shutil.rmtree(folder)
             (private / "store").rename(folder)
@@ -66,7 +70,9 @@ def _check(trace: Trace, folder: Path, *, force: bool) -> None:
         raise UsageError(f"{folder} exists; give another folder, or --force to replace it")
 
 
-def _write(trace: Trace, folder: Path) -> list[layout.StoredPart]:
+def _write(
+    trace: Trace, folder: Path, progress: Callable[[int, int], object]
+) -> list[layout.StoredPart]:
     (folder / layout.EVENTS).mkdir(parents=True)
     steps = trace.table.step_numbers()
     blocks = _blocks(trace, len(steps))
@@ -74,10 +80,13 @@ def _write(trace: Trace, folder: Path) -> list[layout.StoredPart]:
     names = (*EVENT_COLUMNS, *of_hosts)
     most = max(int(STRETCH_RECORDS / max(trace.table.per_step(), 1)), 1)
     stretches = [steps[first : first + most] for first in range(0, len(steps), most)]
-    found = map_on_cores(
+    parts: list[layout.StoredPart] = []
+    found = iterate_on_cores(
         lambda each: _stretch(trace, folder, int(each[0]), int(each[-1]), blocks, names), stretches
     )
-    parts = [part for stretch in found for part in stretch]
+    for done, stretch in enumerate(found, start=1):
+        parts += stretch
+        progress(done, len(stretches))
     with store_database.connect() as connection:
         store_database.write(connection, rank_arrays(trace), folder / layout.RANKS)
         store_database.write(connection, summary_arrays(trace), folder / layout.SUMMARIES)
