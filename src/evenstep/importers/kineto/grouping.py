@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import pairwise, product
 from typing import Any
 
@@ -126,18 +127,21 @@ def _on_one_clock(calls: Columns, hosts: Sequence[str]) -> Columns:
     calls = calls.sorted_by("profile", "end")
     edges = np.searchsorted(calls.profile, np.arange(len(hosts) + 1))
     parts = [calls.select(slice(low, high)) for low, high in pairwise(edges.tolist())]
-    clock = np.arange(len(hosts))
-    for least, at in product((_MOST, _SOME), range(len(hosts))):
+
+    @cache
+    def shown(at: int, other: int) -> tuple[float, int]:
+        most = ONE_HOST_NS if hosts[at] == hosts[other] else np.inf
+        return _difference(parts[at], parts[other], most)
+
+    clock, ahead = np.arange(len(parts)), np.zeros(len(parts), np.int64)
+    for least, at in product((_MOST, _SOME), range(len(parts))):
         for other in range(at - 1, -1, -1):
             if clock[at] != clock[other]:
-                most = ONE_HOST_NS if hosts[at] == hosts[other] else np.inf
-                share, more = _difference(parts[at], parts[other], most)
+                share, more = shown(at, other)
                 joined = (clock == clock[at]) & (share > least)
-                for one in np.flatnonzero(joined).tolist():
-                    parts[one] = parts[one].with_column("end", parts[one].end + more)
+                ahead[joined] += more + ahead[other] - ahead[at]
                 clock[joined] = clock[other]
-    found = Columns.concatenate(parts)
-    return found.with_column("clock", clock[found.profile])
+    return calls.with_columns(end=calls.end + ahead[calls.profile], clock=clock[calls.profile])
 
 
 def _difference(one: Columns, other: Columns, most: float) -> tuple[float, int]:
