@@ -242,6 +242,14 @@ def test_ranks_that_died_are_told_and_none_is_accused_before_the_diagnosis(watch
     assert [(each.mode, each.ranks) for each in seen.findings[:1]] == [("rank_failed", ())]
 
 
+def test_a_rank_that_its_launcher_saw_end_is_gone_at_once(watched, run):
+    ranks = job(run)
+    for live in ranks:
+        live.spool.add_fact("ended", {"signal": "SIGKILL", "monotonic_ns": 40})
+    seen = watched.look()
+    assert (seen.state, {row.state for row in seen.rows}) == ("ended", {"gone"})
+
+
 def test_ranks_that_a_signal_to_the_launcher_ended_have_not_died(watched, run):
     for rank in range(2):
         how = {"signal": "SIGTERM", "monotonic_ns": 9, "asked": "SIGINT"}
@@ -416,6 +424,26 @@ def test_a_job_is_diagnosed_at_each_death(told, run, judge):
     assert judge.times == 2
 
 
+def test_a_job_that_goes_on_without_its_dead_is_watched_by_its_latest_steps(told, run, judge):
+    ranks = job(run, world=3)
+    assert not told(1.0)
+    judge.modes = ["rank_failed"]
+    ranks[1].spool.add_fact("raised", {"type": "ValueError"})
+    assert told(1.0)
+    for rank in (ranks[0], ranks[2]):
+        rank.steps(2)  # that were under way
+    assert told(1.0)
+    for _ in range(3):
+        for rank in (ranks[0], ranks[2]):
+            rank.steps(10)
+        shown = told(1.0)
+    assert not shown
+    assert judge.times == 1
+    ranks[2].spool.add_fact("raised", {"type": "ValueError"})
+    assert told(1.0)
+    assert judge.times == 2
+
+
 def test_ranks_that_hang_are_diagnosed_again_whenever_their_silence_has_doubled(told, run, judge):
     job(run)
     told(1.0)
@@ -453,3 +481,14 @@ def test_a_part_of_the_traces_is_no_whole_run(told, run, watched, judge):
     assert told.still.diagnosis is None
     assert "traces of 1 of 4 ranks are elsewhere" in told.still.notes[0].text
     assert judge.times == 0
+
+
+def test_ranks_that_start_while_a_run_is_read_are_not_missing(told, run, watched):
+    rank = LiveRank(run, 0).steps(40)
+    watched.look()
+    rank.ends()
+    watched.look()
+    for other in range(1, 4):
+        LiveRank(run, other).steps(40).ends()
+    told.still.renew(watched.run)
+    assert told.still.notes == []

@@ -158,9 +158,9 @@ class LiveRun(FollowedRun):
         usual_s = float(steps_ns[len(steps_ns) // 2]) * 1e-9 if steps_ns else 0.0
         patience = max(SILENT_S, SILENT_STEPS * usual_s)
         seen.silent_s = 0.0 if tail.closed or silent < patience else silent
-        seen.gone = (
-            silent > GONE_S and not tail.closed and is_gone(tail.identity, tail.heartbeat_ns)
-        )
+        over = "ended" in tail.facts  # the launcher has seen it end
+        over = over or (silent > GONE_S and is_gone(tail.identity, tail.heartbeat_ns))
+        seen.gone = over and not tail.closed
         if not (seen.silent_s or seen.gone):
             seen.inside, one.last_step = None, -1
             return False

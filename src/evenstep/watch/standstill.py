@@ -10,31 +10,36 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.finding import TERMINAL, Diagnosis
 from evenstep.diagnose.measure.attempts import load_run
 from evenstep.errors import TraceError
 from evenstep.trace.trace import Trace
 from evenstep.watch.frame import LiveFinding
-from evenstep.watch.run import FollowedRun
+from evenstep.watch.run import SILENT_STEPS, FollowedRun
 
 
 @dataclass(slots=True)
 class StandstillDiagnosis:
     """The diagnosis of a followed run while it takes no step: one at each death and at the end of
-    an attempt, and of silent ranks another whenever their silence has doubled."""
+    an attempt, and of silent ranks another whenever their silence has doubled. None of a job that
+    goes on without its dead."""
 
     read: Callable[[Path], tuple[Trace, float]] = lambda path: (load_run(path), 0.0)
     judge: Callable[[Trace, float], Diagnosis] = lambda trace, _: diagnose(trace)
     diagnosis: Diagnosis | None = None  # to be shown
     notes: list[LiveFinding] = field(default_factory=list)  # why there is none
     _of: tuple[int | None, ...] | None = None  # attempt, whether over, deaths, doublings of silence
+    _deaths: tuple[int | None, int] = (None, 0)  # attempt, and how many
+    _step: int = 0  # that all living ranks had finished when they were seen
 
     def is_due(self, run: FollowedRun) -> bool:
         """Whether the run is to be diagnosed; forget its diagnosis where it takes steps again."""
         silent = [state.silent_s for state in run.states if not (state.closed or state.gone)]
         deaths = sum(state.failed for state in run.states)
-        if not run.states or not (deaths or all(silent)):
+        if not run.states or not (self._ends(run, deaths) or all(silent)):
             self.diagnosis, self.notes, self._of = None, [], None
             return False
         before, doublings = self._of, int(min(silent, default=0.0)).bit_length()
@@ -43,12 +48,21 @@ class StandstillDiagnosis:
             self.notes = [LiveFinding("agent", (), None, "the whole run is being diagnosed")]
         return self._of != before
 
+    def _ends(self, run: FollowedRun, deaths: int) -> bool:
+        """Whether ranks died, after whose deaths the others take no more steps than under way."""
+        living = [each.rank for each in run.states if not (each.closed or each.gone or each.failed)]
+        steps = run.window.last_step[np.isin(run.window.ranks, living)]
+        step = int(steps.min()) if len(steps) else 0
+        if self._deaths != (run.attempt, deaths):
+            self._deaths, self._step = (run.attempt, deaths), step
+        return deaths > 0 and step <= self._step + SILENT_STEPS
+
     def renew(self, run: FollowedRun) -> None:
         """Diagnose the run; of living ranks that is kept if it says what ended the job."""
         self.diagnosis, self.notes = None, []
         try:
             trace, read_s = self.read(run.path)
-            if missing := len(run.states) - len(trace.ranks):
+            if (missing := len(run.states) - len(trace.ranks)) > 0:
                 raise TraceError(f"traces of {missing} of {len(run.states)} ranks are elsewhere")
             found = self.judge(trace, read_s)
         except TraceError as error:
