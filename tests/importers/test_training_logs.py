@@ -1409,6 +1409,8 @@ def test_what_a_line_names_behind_its_loss_makes_it_no_evaluation(opened):
 def test_numbers_of_steps_may_have_separators_of_thousands(opened):
     text = "".join(f"step {at:,}: loss 3.12, time 250.00ms\n" for at in range(999, 1_003))
     assert seconds_of(opened(text)) == dict.fromkeys(range(999, 1_003), 0.25)
+    text = "".join(f"step {at},125,0.5 loss 3.12, time 250.00ms\n" for at in range(7, 12))
+    assert seconds_of(opened(text)) == dict.fromkeys(range(7, 12), 0.25)  # a list has other commas
 
 
 def test_a_number_of_milliseconds_is_no_step(opened):
@@ -1452,6 +1454,19 @@ def test_a_log_that_counts_samples_has_steps_of_as_many(opened):
     trace = opened(text)
     assert seconds_of(trace) == pytest.approx(dict.fromkeys(range(2, 9), 1.0))
     assert "this log counts samples: 640 are taken to be a step" in trace.limits
+
+
+def test_a_shorter_last_batch_counts_no_samples_of_those_before(opened):
+    """As the examples of PyTorch count: number of the batch times its own size."""
+    sizes = [*(100 for _ in range(10)), 50]
+    text = "".join(
+        f"2025-08-14 23:0{epoch}:{at:02d}.000 Train Epoch: {epoch} [{size * at}/1050 (9%)] loss=2\n"
+        for epoch in (1, 2) for at, size in enumerate(sizes)
+    )  # fmt: skip
+    trace = opened(text)
+    assert list(seconds_of(trace).values())[:9] == pytest.approx([1.0] * 9)
+    assert any("100 are taken to be a step" in limit for limit in trace.limits)
+    assert "lost_work_s" not in trace.run
 
 
 def test_an_epoch_of_fairseq_is_as_many_updates(opened):

@@ -133,8 +133,7 @@ def spoken(ranks: Sequence[Profile]) -> list[str]:
 def _on_one_host(ranks: Sequence[Profile], trace: Trace) -> bool:
     """Whether no file names a host, no two ranks use the same device number, as ranks of several
     hosts would, and their clocks agree: nobody leaves a collective before all have entered it,
-    whichever ranks take part.
-    """
+    whichever ranks take part."""
     if len(ranks) < 2 or any(each.place.host for each in ranks):
         return False
     devices = [set(each.calls.device[each.calls.device >= 0].tolist()) for each in ranks]

@@ -63,7 +63,7 @@ _STAMP = re.compile(
 _CLOCK = {"d": 86400, "h": 3600, "m": 60, "sec": 1}  # seconds of each
 _UNITS = {"K": 1e3, "m": 1e-3, "u": 1e-6}  # before a unit
 _NUMBER = r"\\d+(?:\\.\\d+)?(?:[eE][+-]?\\d+)?"  # in a replacement
-_WHOLE = r"\\d{1,3}(?:,\\d{3})+(?!\\d)|\\d{1,9}"
+_WHOLE = r"\\d{1,3}(?:,\\d{3})+(?!,?\\d)|\\d{1,9}"
 _FLOATS = "<(ms|s|rate|since|mean|clock|wall)>"
 
 _PARTS = {*WORK, Phase.INPUT, Phase.SYNC, Phase.OPTIMIZER, WHOLE}  # that a line may tell
@@ -546,12 +546,12 @@ def _take(log: Log, text: str, own: int) -> bool:
     if said is None or not said.timed:
         log.named |= {rank: said} if said else {}
         return False
-    if _trust(kind) < _trust(log.kind) and not (kind in BARS and log.kind == STAMPED):
+    if _TRUST[kind] < _TRUST[log.kind] and not (kind in BARS and log.kind == STAMPED):
         return True
-    if _trust(kind) > _trust(log.kind):
+    if _TRUST[kind] > _TRUST[log.kind]:
         log.ticks, log.rows, log.last = log.ticks if kind == STAMPED else [], [], {}
         log.parts.clear()
-    log.kind = max(log.kind, kind, key=_trust)
+    log.kind = max(log.kind, kind, key=_TRUST.__getitem__)
     if rank < MOST_RANKS and kind in KINDS and KINDS[kind].coarse and said.clock_s < LATEST_S:
         once = not any(end in text for end in ("=]", "━"))  # of a bar of Keras
         total = progress.ENDLESS if kind == ENDLESS else said.total
@@ -562,11 +562,8 @@ def _take(log: Log, text: str, own: int) -> bool:
     return True
 
 
-_TRUST = {"": 0, AFTER: 1, KERAS: 2, **dict.fromkeys(BARS, 2), STAMPED: 3, TOLD: 4}
-
-
-def _trust(kind: str) -> int:
-    return _TRUST.get(kind, 5)
+_TRUST = dict.fromkeys((*KINDS, "MLPerf"), 5)
+_TRUST |= {"": 0, AFTER: 1, KERAS: 2, **dict.fromkeys(BARS, 2), STAMPED: 3, TOLD: 4}
 
 
 def _enter(log: Log, rank: int, said: LogLine) -> None:
@@ -576,6 +573,8 @@ def _enter(log: Log, rank: int, said: LogLine) -> None:
     if (begins := said.epoch > epoch) and said.number + base < before + first:  # and so do numbers
         base = before
     said = said._replace(number=said.number + base)
+    if log.kind in OF_SAMPLES and base < said.number < before:
+        return  # of a shorter last batch: all before it are counted as if they were as short
     coarse = said.whole and np.isnan(said.seconds) and said.number >= before
     if coarse and abs(said.clock_s - clock_s) < progress.COARSE_S:  # at midnight it falls
         return
