@@ -218,6 +218,13 @@ def test_the_same_run_gives_the_same_projection():
     assert projection(trace, [16]) == projection(trace, [16])
 
 
+def test_a_projection_tells_how_much_of_it_is_done():
+    told = []
+    projection(world(4, steps=40).trace(), [8], progress=lambda *done: told.append(done))
+    (total,) = {whole for _, whole in told}
+    assert [done for done, _ in told] == list(range(total))
+
+
 def test_a_log_of_a_whole_job_is_not_taken_for_one_independent_rank(tmp_path):
     lines = [f"iter {n}: loss 3.2, time {150 + 20 * (n % 7)}.00ms" for n in range(80)]
     (tmp_path / "train.log").write_text("\n".join(lines))

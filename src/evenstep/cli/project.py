@@ -17,8 +17,9 @@ ROWS = ("ranks", "throughput", "step time", "CV", "p99", "efficiency")
 
 def main(args: argparse.Namespace) -> int:
     *others, largest = sorted(map(traces.read, args.traces), key=lambda trace: trace.world)
-    with progress.ticking(f"projecting {largest.world:,} ranks"):
-        found = projection(largest, args.ranks, strong=args.scaling == "strong", others=others)
+    strong = args.scaling == "strong"
+    with progress.counting("projected {} of {} resamples") as report:
+        found = projection(largest, args.ranks, strong=strong, others=others, progress=report)
     show(found, lambda: "\n".join(_page(found)), as_json=args.json)
     return 0
 

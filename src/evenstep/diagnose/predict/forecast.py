@@ -17,7 +17,7 @@ it is latency.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -280,13 +280,20 @@ def _common(apart: Array) -> tuple[Array, Array]:
 
 
 def project(
-    cut: Segments, sizes: Sequence[int], growth: Growth, *, strong: bool
+    cut: Segments,
+    sizes: Sequence[int],
+    growth: Growth,
+    *,
+    strong: bool,
+    progress: Callable[[int, int], object] = lambda *_: None,
 ) -> list[ForecastPoint]:
-    """Step time, CV and p99 at each size. `strong`: the work is shared by more ranks."""
+    """Step time, CV and p99 at each size. `strong`: the work is shared by more ranks; `progress`
+    gets how many of how many resamples are done."""
     random = np.random.default_rng(SEED)
     weights = [part.noise.weights for part in fit(cut).parts]
     runs: dict[int, list[tuple[float, float, float]]] = {size: [] for size in sizes}
-    for _ in range(RESAMPLES):
+    for done in range(RESAMPLES):
+        progress(done, RESAMPLES)
         (rows,) = blocks(len(cut.step_ns), random, draws=1).indices()
         resampled = cut._replace(own_ns=cut.own_ns[rows], step_ns=cut.step_ns[rows])
         again = fit(resampled, [_one_of(each, random) for each in weights])

@@ -7,7 +7,7 @@ follows (`forecast`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, TypedDict
 
 import numpy as np
@@ -118,13 +118,18 @@ class ProjectionDocument(TypedDict):
 
 
 def projection(
-    trace: Trace, sizes: Sequence[int], *, strong: bool = False, others: Sequence[Trace] = ()
+    trace: Trace,
+    sizes: Sequence[int],
+    *,
+    strong: bool = False,
+    others: Sequence[Trace] = (),
+    progress: Callable[[int, int], object] = lambda *_: None,
 ) -> ProjectionDocument:
     """The object that `evenstep project --json` prints.
 
     `strong`: the same work shared by more ranks; else every rank keeps its batch. `others`: runs of
-    the same workload at other sizes, which show how contention grows. Raises `TraceError` where
-    there are too few steps.
+    the same workload at other sizes, which show how contention grows. `progress` gets how many of
+    how many resamples are done. Raises `TraceError` where there are too few steps.
     """
     grid = _grid(trace)
     cut, grows = segments(grid), growth(grid)
@@ -135,7 +140,7 @@ def projection(
         factors = ((size, float(one.rest_ns.mean()) / rest) for size, one in measured.items())
         grows = grows._replace(elsewhere=tuple(factors))
     model = forecast.fit(cut)
-    points = forecast.project(cut, sizes, grows, strong=strong)
+    points = forecast.project(cut, sizes, grows, strong=strong, progress=progress)
     rate = throughput(trace, grid)
     return {
         "schema": "evenstep.projection/1",
