@@ -201,6 +201,19 @@ def test_who_left_out_a_call_in_an_earlier_step_is_told_with_that_step(left_out)
     assert finding.options[0].action.startswith("let all ranks make the same calls") == left_out
 
 
+def test_a_call_that_another_thread_made_a_step_later_was_not_left_out():
+    calls = World().trace().of_kind(Kind.COLLECTIVE)
+    last = {"group_seq": int(calls.group_seq[calls.group == 0].max()) + 1, "step": 59}
+    trace = hung(World(), {0: last, 1: last, 3: last})
+    events = trace.events
+    mine = (events["rank"] == 2) & (events.kind == int(Kind.COLLECTIVE)) & (events.group == 0)
+    at = events.group_seq[mine & (events.step == 20)].max()
+    trace.events = events.with_column("step", events.step + (mine & (events.group_seq == at)))
+    finding = hang_of(trace)
+    assert finding.where.ranks == [2]
+    assert "left out" not in finding.cause
+
+
 def test_calls_without_a_place_have_that_of_the_latest_call_alike():
     trace = hung(TWO, {0: {"bytes_in": 25_000_000}, 1: {"bytes_in": 16_000_000}})
     calls = (trace.events.kind == Kind.COLLECTIVE) & (trace.events.bytes_in == 25_000_000)

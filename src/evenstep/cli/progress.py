@@ -63,7 +63,8 @@ def ticking(what: str, about_s: float = 0.0) -> AbstractContextManager[None]:
 
     def words(passed_s: float) -> str:
         how = " of about" if about_s > passed_s else ", longer than the expected"
-        return f"{what}: {passed_s:.0f} s" + (f"{how} {about_s:.0f} s" if about_s else "")
+        known = f"{how} {duration(1e9 * about_s)}" if about_s else ""
+        return f"{what}: {passed_s:.0f} s{known}"
 
     return _show_seconds(words)
 

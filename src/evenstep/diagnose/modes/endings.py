@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from math import nan
 from typing import Any
+
+import numpy as np
 
 from evenstep import words
 from evenstep.diagnose.finding import Effect, Evidence, Finding, Option, When, Where
@@ -181,17 +182,22 @@ def _clause_of_end(trace: Trace, place: Stuck) -> str:
 
 def _clause_of_left_out(trace: Trace, place: Stuck) -> str:
     """A clause on calls of the group that one missing rank did not make in a step in which a
-    waiting one did: its later calls ended those of earlier steps. "" for none."""
+    waiting one did, nor in a later one, as another thread may: its later calls ended those of
+    earlier steps. "" for none."""
     rows, pair = trace.of_kind(Kind.COLLECTIVE), (place.waiting[0], place.missing[0])
-    rows = rows.select(rows.group == place.group)
-    theirs, own = (Counter(rows.step[rows["rank"] == rank].tolist()) for rank in pair)
-    whole = min(max(theirs, default=0), max(own, default=0))
-    fewer = sorted(step for step in theirs if step < whole and own[step] < theirs[step])
-    lost = any(trace.ranks[rank].dropped for rank in pair)
-    if place.peer >= 0 or len(place.missing) > 1 or lost or not fewer:
+    rows = rows.select((rows.group == place.group) & np.isin(rows["rank"], pair))
+    own, lost = rows["rank"] == pair[1], any(trace.ranks[rank].dropped for rank in pair)
+    if place.peer >= 0 or len(place.missing) > 1 or lost or not 0 < own.sum() < len(own):
         return ""
-    calls = words.plural(theirs[fewer[0]] - own[fewer[0]], "call")
-    return f"; it left out {calls} in step {fewer[0]}, which {words.ranks(pair[:1])} made"
+    steps, number = np.unique(rows.step, return_inverse=True)
+    each = number[own], number[~own]
+    both = slice(max(one.min() for one in each), min(one.max() for one in each))
+    behind = np.cumsum(np.bincount(number, np.where(own, -1, 1))[both])
+    first = max(np.flatnonzero(behind <= 0), default=-1) + 1
+    if first == len(behind):
+        return ""
+    calls = words.plural(int(behind[first]), "call")
+    return f"; it left out {calls} in step {steps[both][first]}, which {words.ranks(pair[:1])} made"
 
 
 def _circle(trace: Trace, places: list[Stuck]) -> str:
