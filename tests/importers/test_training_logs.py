@@ -1433,6 +1433,14 @@ def test_a_counter_without_an_end_counts_steps(opened, before, after):
         opened(text.replace("epoch", "chunk").replace("loss", "file"))
 
 
+@pytest.mark.parametrize("word", ["Tokenizing", "Generating", "Preprocessing", "Loading"])
+def test_a_counter_of_what_goes_before_the_training_counts_no_steps(opened, word):
+    line = "{} train split: {}it [00:{:02d},  2.00it/s]\r"
+    assert seconds_of(opened("".join(line.format("My", at, at // 2) for at in range(1, 101))))
+    with pytest.raises(EvenstepError):
+        opened("".join(line.format(word, at, at // 2) for at in range(1, 101)))
+
+
 def test_the_first_step_of_an_epoch_weighs_as_one_where_lines_are_means(opened):
     """Of lines every ten steps, that of the first is of it alone: half a second in 75."""
     text = "".join(

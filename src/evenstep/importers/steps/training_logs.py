@@ -338,7 +338,7 @@ KINDS = {
         r"^.{0,16000}?\|\s{0,4}(?P<step>[1-9]\d{0,8})/\?" + _ELAPSED,
         r"(?i)^(?=.*(?:loss|epoch|train|step)).{0,200}?(?<!\S)(?P<step>[1-9]\d{0,8})it" + _ELAPSED,
         guard=r"(?=.*(?:it/s|s/it))(?![^|]{0,200}\b(?i:val|eval|test|predict|sanity|(?:down)?load"
-        "|process|map))"),
+        "|(?:pre)?process|generat|tokeni|map))"),
 }  # fmt: skip
 
 
