@@ -124,8 +124,9 @@ def test_a_program_of_two_kinds_of_steps_does_not_stall():
     assert [one.mode for one in found if one.severity >= 0.05] == []
 
 
-def test_the_first_of_a_few_steps_is_no_stall():
-    world = World(ranks=4, steps=4, noise=0.02)
+@pytest.mark.parametrize("steps", [4, 11, 14, 15])
+def test_the_first_of_a_few_steps_is_no_stall(steps):
+    world = World(ranks=4, steps=steps, noise=0.02)
     table = world.everywhere()
     table[0] = 200 * MS
     titles = [one.title for one in diagnose(world.delayed(Phase.FORWARD, table).trace()).findings]

@@ -16,9 +16,11 @@ from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.finding import TERMINAL, Diagnosis
 from evenstep.diagnose.measure.attempts import load_run
 from evenstep.errors import TraceError
+from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.trace import Trace
 from evenstep.watch.frame import LiveFinding
 from evenstep.watch.run import SILENT_STEPS, FollowedRun
+from evenstep.words import plural
 
 
 @dataclass(slots=True)
@@ -60,11 +62,11 @@ class StandstillDiagnosis:
     def renew(self, run: FollowedRun) -> None:
         """Diagnose the run; of living ranks that is kept if it says what ended the job."""
         self.diagnosis, self.notes = None, []
+        ranks, spools = len(run.states), RunFolder(run.path).spools(run.attempt or 0)
         try:
-            trace, read_s = self.read(run.path)
-            if (missing := len(run.states) - len(trace.ranks)) > 0:
-                raise TraceError(f"traces of {missing} of {len(run.states)} ranks are elsewhere")
-            found = self.judge(trace, read_s)
+            if (missing := ranks - len(spools)) > 0:  # on disks of their nodes
+                raise TraceError(f"traces of {missing} of {plural(ranks, 'rank')} are elsewhere")
+            found = self.judge(*self.read(run.path))
         except TraceError as error:
             why = f"the whole run is not diagnosed: {error}"
             self.notes = [LiveFinding("agent", (), None, why)]

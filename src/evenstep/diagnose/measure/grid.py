@@ -39,6 +39,7 @@ from evenstep.trace.trace import COMPUTE, ByKind, Trace
 
 WARM_UP_STEPS = 3  # the most that are left out as such
 FEWEST_STEPS = 12  # that are left without the warm-up; of fewer, it is judged with them
+SHORTEST_STEPS = FEWEST_STEPS + WARM_UP_STEPS  # of a shorter run nothing tells its warm-up
 WINDOW_RECORDS = LARGE_RECORDS  # of a run that is read as a whole; a larger one is read in pieces
 _SAMPLE_RECORDS = WINDOW_RECORDS // 2  # of a larger run that are kept in memory
 
@@ -272,7 +273,7 @@ def warm_up_steps(length_ns: Array, stops: Callable[[int], bool] | None = None) 
     on record has made long, by more than those differ from each other. Allocation, autotuning,
     compilation, first touches."""
     stops = stops or (lambda _: False)
-    for count in range(WARM_UP_STEPS * (len(length_ns) >= FEWEST_STEPS + WARM_UP_STEPS), 0, -1):
+    for count in range(WARM_UP_STEPS * (len(length_ns) >= SHORTEST_STEPS), 0, -1):
         first, later = length_ns[:count].min(), length_ns[count:]
         longer = np.flatnonzero(later >= (first + later.min()) / 2) + count
         enough = len(later) - len(longer) >= FEWEST_STEPS

@@ -22,7 +22,6 @@ from evenstep.diagnose.finding import Evidence, Finding
 from evenstep.diagnose.graph.structure import by_step_and_lane
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.thresholds import BY_CHANCE
-from evenstep.diagnose.measure.grid import WARM_UP_STEPS
 from evenstep.diagnose.modes.intervention import (
     Gain,
     by_noise,
@@ -56,7 +55,7 @@ def slow_together(case: Case) -> SlowSteps | None:
     of_most = partial(np.quantile, q=0.5, axis=1, method="lower")
     work = of_most(case.program_ns) - of_most(case.grid.run_delay_ns)
     work = _beside_steps_alike(case, work)
-    seen = oscillation(work) or _few(work, case.grid.steps)
+    seen = oscillation(work) or _few(work)
     if seen is None:
         return None
     lasted = [case.step_ns]  # in the replay, the first of few perhaps since before the capture
@@ -79,16 +78,16 @@ def _beside_steps_alike(case: Case, work: Array) -> Array:
     return found
 
 
-def _few(series: Array, numbers: Array) -> SlowSteps | None:
+def _few(series: Array) -> SlowSteps | None:
     """Few steps far above the noise of the others, without those of a minor part of the highest;
     None without any. Few are a minor part of them, or a standard deviation of chance more
     (binomial); where that is less than a step, one that is beyond the prediction interval of the
-    others (one-sided, normal sample, Bonferroni), unless the run begins with it."""
+    others (one-sided, normal sample, Bonferroni)."""
     low, usual = np.quantile(series, [levels.LOW, 0.5])
     noise, minor = levels.SIGMAS * (usual - low) / z(1 - levels.LOW), levels.MINOR * len(series)
     if minor < 1:
-        others = np.delete(series, top := int(np.argmax(series)))
-        if len(others) < 2 or numbers[top] < WARM_UP_STEPS:
+        others = np.delete(series, np.argmax(series))
+        if len(others) < 2:
             return None
         reach = student(len(others) - 1, 1 - BY_CHANCE / len(series))
         noise = reach * others.std(ddof=1) * np.sqrt(1 + 1 / len(others))
