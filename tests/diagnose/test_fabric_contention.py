@@ -79,6 +79,25 @@ def test_transfers_slow_one_after_the_other_are_others_traffic_and_no_stalls(sty
     assert "Others' traffic" in finding.title
 
 
+@pytest.mark.parametrize("hit", ["stretches", "one by one"])
+def test_traffic_that_only_one_group_meets_is_no_stall_though_others_are_calm_in_between(hit):
+    random = np.random.default_rng(3)
+    share = iter(random.random(10**5))
+    noise = iter(1 + 0.02 * random.standard_normal(10**5))
+    stretches = np.isin(np.arange(80) // 2, [5, 15, 28, 35])
+
+    def moves(move):
+        alone = next(share) < 0.1
+        slow = stretches[move.step] if hit == "stretches" else alone
+        return QUIET_NS * next(noise) * (2.5 if slow and move.members == (0, 2, 4, 6) else 1)
+
+    finding = contention_of(
+        World(ranks=8, steps=80, tensor_parallel=2, noise=0.02, style="grid", fabric=moves)
+    )
+    assert finding.where.groups == ["dp0"]
+    assert ("Others' traffic" in finding.title) == (hit == "stretches")
+
+
 def test_steps_hit_by_chance_are_contention_too():
     hit = np.random.default_rng(1).random(120) < 0.3
     world = World(

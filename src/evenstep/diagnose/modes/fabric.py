@@ -138,8 +138,10 @@ def _of_episodes(case: Case, slow: _SlowTransfers, gain: Gain) -> list[Finding]:
     factor = float(np.median(rows.transfer_ns[slow.mask] / quiet[slow.mask]))
     late = case.steps_of(slow.mask)
     recurs, where = when(late[:, None], case.grid.steps), _where(case, slow)
-    hit = slow.mask[np.argsort(rows.begin_ns, kind="stable")]  # other traffic goes on
-    alone = period is None and bool((hit[1:] & hit[:-1]).sum() <= levels.MOST * hit.sum())
+    # other traffic goes on, also where calm transfers of other groups come in between
+    orders = np.argsort(rows.begin_ns, kind="stable"), np.lexsort([rows.begin_ns, rows.group])
+    going_on = max(np.sum(hit[1:] & hit[:-1]) for hit in (slow.mask[order] for order in orders))
+    alone = period is None and bool(going_on <= levels.MOST * slow.mask.sum())
     return finding_of(
         case, f"fabric_contention{'.stalls' * alone}", gain,
         numbers={
