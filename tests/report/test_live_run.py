@@ -271,6 +271,7 @@ def test_a_new_attempt_takes_the_place_of_the_one_before(watched, run):
     seen = watched.look()
     assert (seen.attempt, seen.attempts) == (1, 2)
     assert [f.mode for f in seen.findings] == ["restart_amplification"]
+    assert seen.findings[0].text == "the run was restarted: 2 attempts so far"
 
 
 def test_a_run_has_ended_when_every_rank_has(watched, run):

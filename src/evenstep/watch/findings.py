@@ -17,7 +17,7 @@ from evenstep.trace.spool.layout import Phase
 from evenstep.watch.frame import LiveFinding, lateness_ns, queued_ns
 from evenstep.watch.run import FollowedRun, SeenRank
 from evenstep.watch.window import FEWEST_STEPS, WINDOW_STEPS, RankWindow
-from evenstep.words import duration, how_ended, percent, printable
+from evenstep.words import duration, how_ended, percent, plural, printable
 from evenstep.words import ranks as named
 
 TURNS = 0.05  # smallest share of a step lost to ranks that are late in turns
@@ -36,7 +36,7 @@ def live_findings(run: FollowedRun) -> list[LiveFinding]:
         text += "evenstep watch --aggregate has ended there"
         found.append(LiveFinding("agent", (), None, text))
     if run.attempts > 1:
-        text = f"attempt {run.attempts} of this run: it was restarted"
+        text = f"the run was restarted: {plural(run.attempts, 'attempt')} so far"
         found.append(LiveFinding("restart_amplification", (), None, text))
     rated = list(_late(run))
     if len(window.counts) and window.counts.min() >= FEWEST_STEPS:
