@@ -18,7 +18,7 @@ from evenstep.errors import ConfigError, EvenstepError, TraceError, UsageError
 from evenstep.importers import opening
 from evenstep.importers.content import CompanionFormat
 from evenstep.importers.opening import open_bundle, open_trace, sort_out
-from evenstep.trace.reports import reporting
+from evenstep.trace.reports import report_file, reporting
 from tests.importers.profiles import two_steps
 from tests.trace.small_run import write_rank
 
@@ -232,6 +232,18 @@ def test_progress_counts_up_to_the_size_of_each_file(ranks):
     assert {name: (done, size) for name, done, size in told} == {
         str(path): (path.stat().st_size,) * 2 for path in ranks
     }
+
+
+def test_progress_leaves_it_to_readers_that_a_file_cannot_be_reached(tmp_path):
+    told = []
+    gone, unreachable = tmp_path / "gone", tmp_path / ("x" * 5000)
+    with reporting(lambda *call: told.append(call)):
+        report_file(gone, read=False)
+        report_file(unreachable, read=True)
+        report_file(gone / "member of a pack", 7, read=True)
+    assert told == [
+        (str(gone), 0, 0), (str(unreachable), 0, 0), (str(gone / "member of a pack"), 7, 7)
+    ]  # fmt: skip
 
 
 def test_every_format_of_the_table_has_a_module_that_offers_it():

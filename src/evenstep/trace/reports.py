@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 
@@ -25,6 +25,6 @@ def reporting(report: Report) -> Iterator[None]:
 def report_file(path: Path, size: int | None = None, *, read: bool) -> None:
     """Report a file that is to be read, or that was; `size` in bytes of a part of one."""
     if report := REPORT.get():
-        if size is None:
-            size = path.stat().st_size if path.exists() else 0
-        report(str(path), size * read, size)
+        with suppress(OSError):  # who reads it says so
+            size = path.stat().st_size if size is None else size
+        report(str(path), (size or 0) * read, size or 0)
