@@ -108,7 +108,7 @@ def _where_more(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
     yield from _notices(diagnosis, style)
     unknown = len(diagnosis.limits)
     limits = f"{plural(unknown, 'thing')} this trace cannot tell; " if unknown else ""
-    yield from style.wrap(f"{limits}--verbose prints all, --html FILE writes a page", code=DIM)
+    yield from style.wrap(f"{limits}diagnose --verbose: all, --html FILE: a page", code=DIM)
 
 
 def _notices(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
