@@ -38,7 +38,7 @@ BUDGET = {
     # left first before those that lost it; a command that failed before it attached is told;
     # a folder's only run is opened; reading and projecting tell their time left; what a stopped
     # self-test started is ended; a job at a standstill is watched as it is diagnosed
-    "diagnose": 15893,  # no device begins what its host has yet to issue, in a replay too;
+    "diagnose": 15895,  # no device begins what its host has yet to issue, in a replay too;
     # kernels held by their queue are told from compute that waits; a device that lags by its last
     # kernel alone is idle; ranks of one program are late together; dumps tell what a queue hid;
     # gathers that hosts hold back, waits in a circle, roots that wait, files that are cut; work
@@ -94,7 +94,7 @@ BUDGET = {
     # line of a log, waits for data in it, tables of the Ascend profiler; any number with a step's
     # unit, times on lines of their own, numbers of samples, latencies;
     # when a profile's hosts issued calls, and were blocked
-    "trace": 5798,  # what facts of a spool must look like is checked where they are read;
+    "trace": 5799,  # what facts of a spool must look like is checked where they are read;
     # which operations of a table follow which, and how it reduces, stands here for both; an event
     # table is a class of its own, in memory or on disk; whether a spool's process lives is one rule
     # and so is whether a descriptor is still ours; rows are numbered and grouped by their keys
@@ -107,7 +107,7 @@ BUDGET = {
     # are counted beyond the latest rank's own mean; a standstill is diagnosed, and left again
     "workers": 279,
 }  # fmt: skip
-WHOLE = 75_764
+WHOLE = 75_767
 
 
 def imports(name):

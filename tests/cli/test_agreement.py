@@ -98,10 +98,11 @@ def test_compare_agrees(told, folder, diagnosis):
 
 
 def test_sql_agrees(told, folder, diagnosis):
-    query = "select ranks, severity from findings order by severity desc limit 1"
+    query = "select ranks, severity, step_ns from findings order by severity desc limit 1"
     (row,) = told("sql", query, folder / "slow", "--json")["rows"]
     assert row["ranks"] == CULPRIT
     assert row["severity"] == pytest.approx(diagnosis["findings"][0]["severity"])
+    assert row["step_ns"] == diagnosis["summary"]["step_time"]["mean_ns"]
     query = "select avg(step_ns) as mean_ns from steps where step > 2"
     (row,) = told("sql", query, folder / "slow", "--json")["rows"]
     assert row["mean_ns"] == pytest.approx(diagnosis["summary"]["step_time"]["mean_ns"], rel=WITHIN)

@@ -24,7 +24,7 @@ PATTERNS = ("chronic", "transient", "bursty", "rotating", "oscillating")
 #: Columns of a table of findings.
 ROW: Mapping[str, Any] = {
     "title": str, "mode": str, "layer": str, "severity": float, "confidence": float,
-    "ranks": list[int], "nodes": list[str], "cause": str, "action": str,
+    "ranks": list[int], "nodes": list[str], "cause": str, "action": str, "step_ns": float,
 }  # fmt: skip
 
 
@@ -173,11 +173,13 @@ class Diagnosis(Document):
         return str(self.summary["verdict"])
 
     def rows(self) -> list[dict[str, Any]]:
-        """Findings as flat rows for a table, worst first."""
+        """Findings as flat rows for a table, worst first; each has the mean step of the run."""
+        step_ns = (self.summary.get("step_time") or {}).get("mean_ns")
         return [
             dict(zip(ROW, (
                 one.title, one.mode, one.layer, one.severity, one.confidence, list(one.where.ranks),
                 list(one.where.nodes), one.cause, one.options[0].action if one.options else "",
+                step_ns,
             ), strict=True))
             for one in self.findings
         ]  # fmt: skip

@@ -178,7 +178,8 @@ def _of_findings(
 ) -> None:
     connection.execute(
         "create table findings (title varchar, mode varchar, layer varchar, severity double,"
-        " confidence double, ranks integer[], nodes varchar[], cause varchar, action varchar)"
+        " confidence double, ranks integer[], nodes varchar[], cause varchar, action varchar,"
+        " step_ns double)"
     )
     names = [column.name for column in FINDINGS.columns]
     marks = ", ".join("?" for _ in names)
