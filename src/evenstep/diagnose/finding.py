@@ -24,7 +24,7 @@ PATTERNS = ("chronic", "transient", "bursty", "rotating", "oscillating")
 #: Columns of a table of findings.
 ROW: Mapping[str, Any] = {
     "title": str, "mode": str, "layer": str, "severity": float, "confidence": float,
-    "ranks": list[int], "nodes": list[str], "cause": str, "action": str, "step_ns": float,
+    "ranks": list[int], "nodes": list[str], "cause": str, "action": str, "step_ns": int,
 }  # fmt: skip
 
 

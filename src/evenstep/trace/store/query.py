@@ -179,7 +179,7 @@ def _of_findings(
     connection.execute(
         "create table findings (title varchar, mode varchar, layer varchar, severity double,"
         " confidence double, ranks integer[], nodes varchar[], cause varchar, action varchar,"
-        " step_ns double)"
+        " step_ns bigint)"
     )
     names = [column.name for column in FINDINGS.columns]
     marks = ", ".join("?" for _ in names)
