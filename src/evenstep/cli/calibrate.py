@@ -35,8 +35,8 @@ TOLERANCE = 0.05  # of the step time
 
 def main(args: argparse.Namespace) -> int:
     files.check_free(args.out, force=args.force, piped=not args.json)
-    trace = traces.read(args.trace)
-    with progress.ticking(f"fitting {trace.world:,} ranks"):
+    trace, read_s = traces.read_timed(args.trace)
+    with progress.ticking(f"fitting {trace.world:,} ranks", traces.TO_READING * read_s):
         document = _document(trace, calibrate(observe(trace)))
     fitted = schema.to_toml(document["scenario"])
     text = f"# Fitted to {args.trace} by evenstep calibrate.\n{fitted}"

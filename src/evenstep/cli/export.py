@@ -24,6 +24,7 @@ from evenstep.trace.trace import Trace
 from evenstep.words import number
 
 SHORTEST_TOKEN = 16
+TO_JUDGING = 3.0  # time of writing a file to that of the diagnosis: .6 to 5 for 32 to 1,024 ranks
 OUTPUTS = (
     *("perfetto", "parquet", "prometheus", "otlp", "webhook"),
     *("wandb", "mlflow", "tensorboard", "json", "store"),
@@ -56,11 +57,13 @@ def main(args: argparse.Namespace) -> int:
         _tell_size(*stored, "records")
     if wanted == ["store"]:
         return 0
+    begun_s = time.monotonic()
     diagnosis = traces.judge(trace, read_s)
+    about_s = TO_JUDGING * (time.monotonic() - begun_s)
     diagnosis = diagnosis if scrub is None else scrub.value(diagnosis)
     if args.json:
         print_json(diagnosis.to_json())
-    _files(args, trace, diagnosis)
+    _files(args, trace, diagnosis, about_s)
     _send(args, trace, diagnosis)
     return 0
 
@@ -70,16 +73,17 @@ def _tell_size(path: Path, count: int, size_bytes: int, what: str) -> None:
     tell_written(path, f" ({count:,} {what}, {size_bytes:,} bytes{each})")
 
 
-def _files(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None:
+def _files(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis, about_s: float) -> None:
+    """Write the files, each of which takes about so many seconds."""
     if args.perfetto is not None:
-        with progress.ticking(f"writing {args.perfetto}"):
+        with progress.ticking(f"writing {args.perfetto}", about_s):
             data, partial = encode(trace, diagnosis, steps=args.steps)
         only = f", {partial}" if partial else ""
         files.write(args.perfetto, data, note=f" ({len(data):,} bytes{only})")
     if args.parquet is not None:
         from evenstep.export.parquet import write
 
-        with progress.ticking(f"writing {args.parquet}"):
+        with progress.ticking(f"writing {args.parquet}", about_s):
             tables = write(trace, diagnosis, args.parquet, force=args.force)
         for written in tables:
             _tell_size(*written, "rows")

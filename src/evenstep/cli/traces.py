@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from evenstep.trace.trace import Trace
 
 MOST_LISTED = 20
-TO_READING = 2.0  # the time of a diagnosis to that of reading: 1.2 to 3.1 for 32 to 1,024 ranks
+TO_READING = 2.0  # time of a diagnosis or a fit to that of reading: 1 to 5 for 32 to 1,024 ranks
 
 
 def read(path: Path) -> Trace:
