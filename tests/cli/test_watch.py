@@ -116,6 +116,12 @@ def test_once_sums_a_node_up_and_ends(command, run):
     assert done.stderr.endswith(f" ranks to {place}\n")
 
 
+def test_a_page_of_one_moment_is_refused(command, run):
+    done = command("watch", run, "--web", "--once")
+    assert done.returncode == 2
+    assert "leave out --once" in done.stderr
+
+
 def test_once_without_a_rank_of_this_host_is_refused(command, run, tmp_path):
     """As on a node from which nothing has been copied: nothing is written."""
     for each in run.glob("attempt-*"):

@@ -342,6 +342,15 @@ def test_work_is_evened_over_all_steps_though_who_need_not_wait_leaves_no_record
     assert was - now == pytest.approx(gain, rel=0.1)
 
 
+def of_pairs(count, op):
+    """So many operations of two members."""
+    nothing = np.zeros(count, np.int64)
+    return Columns(
+        {"op": nothing + int(op), "members": nothing + 2, "message": nothing > 0,
+         "root": nothing, "size_bytes": nothing}
+    )  # fmt: skip
+
+
 def test_what_a_device_computed_tells_what_it_waited_for():
     """Both lanes take 18 ms a step: one computes all the while, one waits 6 ms before it does."""
     steps, lanes = np.arange(12).repeat(2), np.tile([0, 1], 12)
@@ -356,12 +365,7 @@ def test_what_a_device_computed_tells_what_it_waited_for():
             "idled_ns": np.zeros(24), "freed_ns": np.zeros(24), "kernel": np.arange(24),
         }
     )  # fmt: skip
-    nothing = np.zeros(24, np.int64)
-    operations = Columns(
-        {"op": nothing + int(Op.SEND), "members": nothing + 2, "message": nothing > 0,
-         "root": nothing, "size_bytes": nothing}
-    )  # fmt: skip
-    found = infer_waits(rows, operations, rows.leave_ns)
+    found = infer_waits(rows, of_pairs(24, Op.SEND), rows.leave_ns)
     assert (found.ahead == 1).all()
     assert not found.worked.any()
 
@@ -382,12 +386,7 @@ def test_who_waits_on_a_real_device_for_a_late_loader_does_not_pass_for_a_slow_o
             **{name: np.zeros(len(lane)) for name in ("idled_ns", "freed_ns")},
         }
     )  # fmt: skip
-    nothing = np.zeros(operation.max() + 1, np.int64)
-    operations = Columns(
-        {"op": nothing + int(Op.ALL_REDUCE), "members": nothing + 2, "message": nothing > 0,
-         "root": nothing, "size_bytes": nothing}
-    )  # fmt: skip
-    found = infer_waits(rows, operations, rows.leave_ns)
+    found = infer_waits(rows, of_pairs(operation.max() + 1, Op.ALL_REDUCE), rows.leave_ns)
     first = operation % 2 == 0
     assert (found.ahead[first] == 1).mean() > 0.9
     assert not found.worked[first].any()
@@ -407,12 +406,7 @@ def test_a_device_that_was_idle_until_an_operation_was_over_waited_for_it():
             "freed_ns": np.where(second, 0.0, done + 3 * MS),
         }
     )  # fmt: skip
-    nothing = np.zeros(24, np.int64)
-    operations = Columns(
-        {"op": nothing + int(Op.SEND), "members": nothing + 2, "message": nothing > 0,
-         "root": nothing, "size_bytes": nothing}
-    )  # fmt: skip
-    found = infer_waits(rows, operations, rows.leave_ns)
+    found = infer_waits(rows, of_pairs(24, Op.SEND), rows.leave_ns)
     first = second == 0
     assert (found.ahead[first] == 1).all()
     assert found.worked[first].all()

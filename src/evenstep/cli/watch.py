@@ -37,6 +37,8 @@ def main(args: argparse.Namespace) -> int:
         raise UsageError("--into needs --aggregate")
     if args.port and not args.web:
         raise UsageError("--port needs --web")
+    if args.web and args.once:
+        raise UsageError("--web serves a page until it is interrupted; leave out --once")
     first = next(path.glob("attempt-*/rank-*.spool"), path)
     if closed := [each for each in (path, *path.glob("attempt-*"), first) if is_closed(each)]:
         raise TraceError(f"no permission to read {closed[0]}")
@@ -58,8 +60,6 @@ def _watch(args: argparse.Namespace, path: Path) -> None:
         for look in looks:
             told = json.dumps(look.frame.to_json(), allow_nan=False, separators=(",", ":"))
             print(told, flush=True)
-            if args.once:
-                break
     elif args.once:
         print("\n".join(_lines(next(looks), sys.stdout.isatty())))
     elif sys.stdout.isatty():
@@ -117,7 +117,8 @@ def _looks(path: Path, every_s: float, *, once: bool) -> Iterator[Look]:
                 yield _look(run, journal, still)
             still.renew(run)
         yield _look(run, journal, still)
-        if over.is_out(ended=run.ended, died=run.over) or (run.over and _launcher_is_gone(path)):
+        ended = over.is_out(ended=run.ended, died=run.over)
+        if once or ended or (run.over and _launcher_is_gone(path)):
             return
 
 
