@@ -59,6 +59,31 @@ def differences(left: Sequence[float], right: Sequence[float]) -> list[float]:
     return [a - b for a, b in zip(left, right, strict=True)]
 
 
+def trimmed(values: Sequence[float]) -> float:
+    """The mean without the tenth at each end. Raises `statistics.StatisticsError` on an empty
+    sequence."""
+    cut = len(values) // 10
+    return statistics.fmean(sorted(values)[cut : len(values) - cut])
+
+
+def ratio_of_means(upper: Sequence[float], lower: Sequence[float]) -> Ratio:
+    """Mean of `upper` ÷ mean of `lower`, measured together block by block, with its 95 % interval
+    from Student's t on the residuals (Cochran, Sampling Techniques, 1977, eq. 6.13): what scatters
+    in both alike widens it not. Needs at least two blocks; `lower` has a mean above zero."""
+    below = statistics.fmean(lower)
+    value = statistics.fmean(upper) / below
+    half = half_width([a - value * b for a, b in zip(upper, lower, strict=True)]) / below
+    return Ratio(value, value - half, value + half, len(upper))
+
+
+def within(low: float, high: float, least: float, most: float) -> bool | None:
+    """Whether a figure lies from `least` to `most`, by its interval; None where that does not
+    tell."""
+    if least <= low and high <= most:
+        return True
+    return None if low <= most and least <= high else False
+
+
 def paired_ratio(on: Sequence[float], off: Sequence[float]) -> Ratio:
     """Geometric mean of on ÷ off over pairs, with its 95 % interval from Student's t.
 

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.measure import differences, paired_ratio, spread
+from benchmarks.measure import (
+    differences,
+    paired_ratio,
+    ratio_of_means,
+    spread,
+    trimmed,
+    within,
+)
 from evenstep.statistics.interval import student
 
 TIMES = st.lists(st.floats(0.01, 10), min_size=2, max_size=30)
@@ -45,6 +52,31 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
         ratio = paired_ratio(on, off)
         held += ratio.low <= 1.01 <= ratio.high
     assert 360 <= held <= 400
+
+
+def test_the_interval_of_a_ratio_of_means_holds_the_truth_about_as_often_as_it_says() -> None:
+    """Both have the scatter of what is measured, and each some of its own."""
+    draw, held = random.Random(7), 0
+    for _ in range(400):
+        paid = [draw.gauss(100, 20) for _ in range(30)]
+        said = [0.9 * one + draw.gauss(0, 10) for one in paid]
+        ratio = ratio_of_means(said, [one + draw.gauss(0, 5) for one in paid])
+        held += ratio.low <= 0.9 <= ratio.high
+    assert 360 <= held <= 400
+
+
+def test_what_scatters_in_both_alike_does_not_widen_a_ratio_of_means() -> None:
+    paid = [10.0, 90.0, 40.0, 60.0]
+    assert ratio_of_means([0.8 * one for one in paid], paid).half_width < 1e-12
+
+
+def test_a_tenth_at_each_end_counts_in_no_trimmed_mean() -> None:
+    assert trimmed([-1e9, *[2.0, 4.0] * 4, 1e9]) == 3.0
+
+
+def test_an_interval_across_a_bar_does_not_tell_on_which_side_it_is() -> None:
+    sides = [within(low, low + 0.2, 0.8, 1.25) for low in (0.9, 0.7, 1.1, 0.5, 1.3)]
+    assert sides == [True, None, None, False, False]
 
 
 @given(TIMES)
