@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -27,6 +28,7 @@ from evenstep.importers.steps.records import WHOLE, Timed, trace_of
 from evenstep.importers.steps.step_tables import duration_of
 from evenstep.importers.steps.timers import MARKS, ONE, WORK, Timers
 from evenstep.trace.ranks import MOST_RANKS
+from evenstep.trace.spool.files import read_toml
 from evenstep.trace.spool.layout import Phase
 from evenstep.trace.trace import Trace
 
@@ -64,7 +66,7 @@ _CLOCK = {"d": 86400, "h": 3600, "m": 60, "sec": 1}  # seconds of each
 _UNITS = {"K": 1e3, "m": 1e-3, "u": 1e-6}  # before a unit
 _NUMBER = r"\\d+(?:\\.\\d+)?(?:[eE][+-]?\\d+)?"  # in a replacement
 _WHOLE = r"\\d{1,3}(?:,\\d{3})+(?!,?\\d)|\\d{1,9}"
-_FLOATS = "<(ms|s|rate|since|mean|clock|wall)>"
+_FLOATS = "(?<!P)<(ms|s|rate|since|mean|clock|wall)>"
 
 _PARTS = {*WORK, Phase.INPUT, Phase.SYNC, Phase.OPTIMIZER, WHOLE}  # that a line may tell
 
@@ -108,13 +110,7 @@ class Log:
 
 
 class LogKind(NamedTuple):
-    """A kind of log: a mark that is fast to search for ("": `_STEP`), patterns of a line, of which
-    the first that fits counts, and one of a time behind the step whose name tells none.
-
-    Groups are numbers: the `step` of all, or of an `epoch` of `steps`; how long it took, `ms` or
-    `s`, all `since` the last line, or in the `mean` of a bar, with a `unit`; the `rate` of steps;
-    how long the run had lasted, `clock` in ms, `wall`, or `d`, `h`, `m` and `sec`.
-    """
+    """A kind of log, as `training_logs.toml` describes it; groups of patterns are numbers."""
 
     mark: str
     window: float  # steps whose mean a line has: those since the last line, or as many
@@ -156,7 +152,7 @@ class LogKind(NamedTuple):
         return LogLine(int(step), seconds, clock_s, steps, epoch, whole, "since" in said, parts)
 
 
-#: All other kinds go before these.
+#: Kinds in `training_logs.toml` that are read in their own ways.
 TOLD, STAMPED, BAR, KERAS = "durations by name", "stamped lines", "progress bar", "Keras"
 AFTER, OF_SAMPLES = "durations after their steps", ("OpenCLIP", "examples of PyTorch")
 BARS = (BAR, ENDLESS := "progress bar without an end")
@@ -202,11 +198,6 @@ _BEHIND = re.compile(
     r"\b(?:\w{0,12}(?P<rate>step|batche|iter)s?(?:/|_per_)s(?:ec(?:ond)?)?:"
     r"|(?P<unit>[mu]?)s(?:ec)?/(?:step|batch|iter|it|tick):?)\s{1,8}(?!0\.\d\b)" + _VALUE
 )
-#: No line of an evaluation, of which the loss may go behind that of the training.
-_TRAINING = (
-    r"(?i)(?!(?:(?!loss).)*\b(?:eval|test|val(?!ue))"
-    r"|.*(?!(?<=, )\w+: )\b(?:eval|test|val(?!ue))(?!\w*[_/ ]loss))"
-)
 
 
 def _step_s(found: re.Match[str] | None) -> float:
@@ -218,128 +209,39 @@ def _step_s(found: re.Match[str] | None) -> float:
 
 def _after(log: Log, text: str, rank: int) -> LogLine | None:
     """The last step that a rank's lines named, if this line alone tells how long it took."""
-    if rank not in log.named or not re.match(_TRAINING, text):
+    if rank not in log.named or not re.match(_SHARED["training"], text):
         return None
     seconds = _parts(text).get(WHOLE) or _step_s(_BEHIND.search(text))
     return log.named.pop(rank)._replace(seconds=seconds) if seconds > 0 else None
-
-
-def _kind(mark: str, window: float, *patterns: str, bare: str = "", guard: str = "") -> LogKind:
-    """A kind whose patterns have `<step>` for a whole number, and `<ms>` or `<s>` for any."""
-    made = []
-    for each in (*patterns, bare):
-        whole = re.sub("(?<!P)<(step|steps|epoch)>", rf"(?P<\1>{_WHOLE})", each)
-        made.append(re.compile(re.sub(_FLOATS, rf"(?P<\1>{_NUMBER})", whole)))
-    coarse = bool(made[0].groupindex.keys() & {"wall", "sec", "mean"})
-    return LogKind(mark, window, made[:-1], made[-1] if bare else None, re.compile(guard), coarse)
 
 
 _STEP = re.compile(
     r"(?i)(?:step|iter(?:ation)?|update|batch|tick)s?\W{0,4}?\s{0,8}\d|\d iter\b"
     r"|[\[(] {0,8}\d{1,9}/\d{1,9}(?![\d.])"
 )
-#: `Epoch: [0][10/5005]`, `Train: 0 [50/1251 (4%)]`, `Train: 1/3 (33%) [9/323 (2%)]`,
-#: `Epoch(train)  [1][ 50/7330]`, `Iter(train) [50/400]`, `Training  [ 10/9000]`,
-#: `Epoch:[0/20](100/41914)`.
-_BRACKETS = (
-    r"\b(?:(?:Epoch|Train)(?:\(train\))?:?\s{0,8}\[?<epoch>(?:/\d{1,9})?\]?(?: \([\d ]{1,4}%\))?"
-    r"|(?:Iter|Training)(?:\(train\))?)\s{0,4}[\[(]\s{0,8}<step>/<steps>[^\])]{0,20}[\])]"
-)
-_COUNT = r"s?\W{0,4}?\s{0,8}<step>(?!\d|[\d.]*\s?m?s\b|\.\d)"
-_OF_EPOCH = r"(?i)^(?:.{0,200}?\bepoch\W{0,4}<epoch>\b)?.{0,200}?"
-#: Where lines number their steps: of all, of an epoch in brackets, before a word, or behind one.
-_NUMBERED = (
-    rf"(?i)^.{{0,200}}?\bglobal[_ ]?step{_COUNT}",
-    rf"(?i)^.{{0,200}}?{_BRACKETS}",
-    rf"{_OF_EPOCH}\b<step>/ {{0,8}}<steps> (?:batche|step|iter(?:ation)?)s\b",
-    rf"{_OF_EPOCH}\b(?:step|iter(?:ation)?|update|batch(?:_id)?|tick){_COUNT}",
-    r"(?i)^.{0,80}?\b(?:<epoch> Epoch\W{1,3})?\b<step> Iter\b",
-)
+_TABLES = read_toml(Path(__file__).with_suffix(".toml"))
+_SHARED: Mapping[str, Any] = _TABLES.pop("shared")
 
 
-_SECONDS = r"<s>s?(?![\w.]| (?:ms|min|h))"
-_TIME = r"(?<!Data )(?<!Forward )\b[Tt]ime:?\s{1,4}" + _SECONDS
-_ITER = r"\biter: <step>\b"
-_OF_SAMPLES = r"\bTrain Epoch: <epoch> \[\s{0,12}(?P<step>\d{1,12})/\d{1,12} "
-_ELAPSED = r" \[(?:(?P<h>\d{1,4}):)?(?P<m>\d\d):(?P<sec>\d\d)[<,][^\]]{0,60}(?:s/it|it/s)"
-KINDS = {
-    # `iteration 10/ 500 | … | elapsed time per iteration (ms): 1.5`, and with `_` and `=`
-    "Megatron-LM": _kind("elapsed", BETWEEN, r"\biteration=?\s{1,12}<step>/\s{0,12}\d{1,9} \|"),
-    "nanotron": _kind("elapsed_time_per_iteration_ms", BETWEEN,
-        r"\biteration: <step> / \d{1,9} \|.{0,400}?_time_per_iteration_ms: <ms>(?P<unit>K)?"),
-    "DeepSpeed": _kind("step=", BETWEEN,
-        r"(?:\bglobal_|\[Rank \d+\] )step=<step>, (?:RunningAvgSamplesPerSec|skipped)="),
-    "DeepSpeed's pipeline": _kind("iter time (s)", BETWEEN, r"\bsteps: <step> loss: "),
-    "MaxText": _kind("completed step", 1, r"\bcompleted step: <step>, seconds: <s>"),
-    "verl": _kind("timing_s/step:", 1, r"^.{0,80}?\bstep:<step> - .*?\btiming_s/step:<s>"),
-    "OLMo": _kind("[step=", BETWEEN, r"\[step=<step>/\d{1,9}[,\]]"),
-    "Paddle": _kind("batch_cost", BETWEEN, *_NUMBERED, guard=_TRAINING),
-    "ESPnet": _kind("train_time=", BETWEEN,
-        r"\b<epoch>epoch:train:\d{1,9}-<step>batch:.*?\btrain_time=<s>"),
-    # `Step 50/ 1000; acc: 7.5; …; 18916/18871 tok/s; 6 sec`, and of older ones `Epoch 1, 50/ 657;`
-    "OpenNMT": _kind(" tok/s;", BETWEEN,
-        r"\b(?:Step |Epoch\s{1,4}<epoch>,.{0,20}?)\s{0,9}<step>/\s{0,9}<steps>;"
-        r".*tok/s;\s{1,9}<wall> s"),
-    "PaddleNLP": _kind("interval_steps_per_second", BETWEEN, r"\bglobal_step: <step>,",
-        bare=r"\binterval_steps_per_second: <rate>"),
-    # `step:500/1480 train_loss:3.7 train_time:130164ms step_avg:265.64ms`
-    "modded-nanogpt": _kind("train_time:", BETWEEN,
-        r"\bstep:<step>/\d{1,9} .{0,200}?\btrain_time:<clock>ms"),
-    "YOLOX": _kind("iter_time: ", BETWEEN, r"\bepoch: <epoch>/\d{1,9}, iter: <step>/<steps>,"),
-    # `step 63/74 | loss 3.40 | … | 44.58 ms |`, `510 | loss 5.24 | … | 8175.64ms`
-    "llm.c": _kind("loss", 1,
-        r"^(?:.{0,40}?\bstep )?\s{0,8}<step>(?:/\d{1,9})?(?: \||,) loss[ :].{0,200}?"
-        r"(?:\| |\bdt: )<ms> ?ms\b"),
-    "NeMo": _kind("train_step_timing in s", 1, r"(?:\|\s{0,4}|iteration )<step>/\d{1,9} "),
-    "torchvision": _kind("eta: ", 20, _BRACKETS + r"\s{1,4}eta: ", bare=_TIME),
-    "MMEngine": _kind("(train)", 10, _BRACKETS, bare=_TIME),
-    "mmcv": _kind(", data_time: ", BETWEEN, _BRACKETS, bare=_TIME),
-    "epochs": _kind("ime", 1, r"^(?!.*(?i:global[_ ]?step)).*?" + _BRACKETS, bare=_TIME),
-    # `Train Epoch: 0 [ 6464/109468 (3%)] … Data (t): 0.158 Batch (t): 0.559`, of samples so far
-    OF_SAMPLES[0]: _kind("Batch (t): ", 1,
-        _OF_SAMPLES + r".{0,400}?\bBatch \(t\): <s>"),
-    OF_SAMPLES[1]: _kind("Train Epoch: ", BETWEEN, _OF_SAMPLES,
-        guard=r"(?i)(?!.*(?:time|sec\b|global.step))"),
-    "detectron2": _kind("last_time: ", 1, _ITER, bare=r"\blast_time: " + _SECONDS),
-    "maskrcnn-benchmark": _kind("eta: ", 20, _ITER, bare=r"\btime: <s> \("),
-    "detectron2 without last_time": _kind("time: ", ALL, _ITER, bare=r"\btime: " + _SECONDS),
-    # `iter 100: loss 2.31, time 123.45ms`, `step 5 | … | dt: 12.3ms`, `Iteration: 5, …, Time: 1.5`
-    "nanoGPT": _kind("", 1, r"^.{0,80}?\b(?:[Ii]ter(?:ation)?|[Ss]tep):?\s{1,8}<step>\s?[:,/ |]",
-        bare=r"(?<!ing )\b(?:[Tt]ime|dt):? {0,4}(?:<ms> ?ms\b|<s>(?: ?s(?:ec)?\b|\s*$))",
-        guard=_TRAINING),
-    # also in the form `"num_updates": "2", … "wall": "75"`
-    "fairseq": _kind("num_updates", BETWEEN,
-        r'\bnum_updates(?:=|": "| )<step>"?[, ].{0,400}?\bwall(?:=|": "| )<wall>'),
-    "ms-swift": _kind("global_step/max_steps", BETWEEN,
-        r"global_step/max_steps.: .<step>/<steps>.{0,200}?\belapsed_time.: .(?:(?P<d>\d{1,4})d )?"
-        r"(?:(?P<h>\d{1,2})h )?(?:(?P<m>\d{1,2})m )?(?P<sec>\d{1,2})s"),
-    "TF Estimator": _kind(" sec)", BETWEEN, r"\bloss = .{0,80}?\bstep = <step> \(<since> sec\)"),
-    "BigDL": _kind("records in ", 1,
-        r"\[Iteration <step>\].{0,80}?\bTrained \d{1,9} records in <s> seconds"),
-    # `[epoch: 27, iter:  22,100, lr:(1.0e-04,)] [eta: 1 day, 17:57:28, time (data): 0.386 (0.002)]`
-    "BasicSR": _kind("time (data): ", BETWEEN, r"\biter: {0,8}<step>,.*? time \(data\): <s> \("),
-    # any line with a step and how long it or its parts took
-    TOLD: _kind("", 1, *_NUMBERED, guard=_TRAINING + r"(?=.*(?:time|[mu]s\b|sec|/s\b|[\d ]s/))"),
-    # any line with a time stamp, a step and a loss or accuracy, as of torchtitan and MXNet; without
-    # a stamp, or with nothing but a step, its time may follow in a line of its own
-    STAMPED: _kind("", BETWEEN, *_NUMBERED, guard=_TRAINING
-        + r"(?=.*(?:loss|accuracy)|\W{0,4}(?:step|batch)\W{1,3}\d{1,9}(?:/\d{1,9})?\W{0,3}$)"),
-    # `12/100 [===>..] - 2s 22ms/step`, also with `━━━`, and `100/100 - 2s - 2s/epoch - 22ms/step`
-    KERAS: _kind("/step", BETWEEN,
-        r"(?<![\d.])(?P<step>[1-9]\d{0,8})/<steps> (?:\[[=>.]{1,99}\]|[━╸]{1,99}|-).{0,200}? "
-        r"<mean>(?P<unit>[mu]?)s/step"),
-    # `12%|█▏  | 12/100 [00:14<01:46,  1.21s/it]`, but not of what goes before steps, or is in them
-    BAR: _kind("%|", BETWEEN,
-        r"^(?![^%|]{0,160}\b(?:Processed|Generating|Loading|Downloading|Tokenizing|Map)\b[^%|:,;.]*:"
-        r"? *\d+%\|)"
-        r".{0,16000}?\d{1,3}%\|[^|]{0,200}\|\s{0,4}(?P<step>[1-9]\d{0,8})/<steps>" + _ELAPSED),
-    # `Epoch 0: |   | 12/? [00:14<00:00,  1.21s/it]`, `epoch 3: 12it [00:14,  1.21s/it, loss=2.5]`
-    ENDLESS: _kind(" [", BETWEEN,
-        r"^.{0,16000}?\|\s{0,4}(?P<step>[1-9]\d{0,8})/\?" + _ELAPSED,
-        r"(?i)^(?=.*(?:loss|epoch|train|step)).{0,200}?(?<!\S)(?P<step>[1-9]\d{0,8})it" + _ELAPSED,
-        guard=r"(?=.*(?:it/s|s/it))(?![^|]{0,200}\b(?i:val|eval|test|predict|sanity|(?:down)?load"
-        "|(?:pre)?process|generat|tokeni|map))"),
-}  # fmt: skip
+def _pattern(text: str) -> str:
+    """A pattern without its abbreviations."""
+    whole = re.sub(r"\{([a-z_]+)\}", lambda found: _pattern(_SHARED[found[1]]), text)
+    whole = re.sub("(?<!P)<(step|steps|epoch)>", rf"(?P<\1>{_WHOLE})", whole)
+    return re.sub(_FLOATS, rf"(?P<\1>{_NUMBER})", whole)
+
+
+def _kind(
+    patterns: str | list[str], mark: str = "", window: float = BETWEEN, bare: str = "",
+    guard: str = "",
+) -> LogKind:  # fmt: skip
+    listed = _SHARED[patterns] if isinstance(patterns, str) else patterns
+    made = [re.compile(_pattern(each)) for each in listed]
+    coarse = bool(made[0].groupindex.keys() & {"wall", "sec", "mean"})
+    behind = re.compile(_pattern(bare)) if bare else None
+    return LogKind(mark, window, made, behind, re.compile(_pattern(guard)), coarse)
+
+
+KINDS = {name: _kind(**table) for name, table in _TABLES.items()}
 
 
 def _stamp(text: str) -> tuple[float, bool]:
