@@ -20,11 +20,14 @@ from evenstep.importers.compression import GZIP, ZSTANDARD
 from evenstep.importers.content import MOST_CONTAINERS, SourceFile, content, lines
 from evenstep.importers.json_rows import rows
 from evenstep.trace.columns import Array
+from evenstep.trace.spool.files import read_toml
 from evenstep.trace.store.database import connect, literal
 
 if TYPE_CHECKING:
     import duckdb
 
+#: Names of columns, by kind of table and by what they hold.
+COLUMNS: dict[str, dict[str, list[str]]] = read_toml(Path(__file__).with_name("columns.toml"))
 PARQUET = b"PAR1"
 SEPARATORS = ",;\t|"
 _FIGURE = re.compile(r"[ \"']*[-+.]?\d")
@@ -127,6 +130,11 @@ def _json_file(source: SourceFile, line: str) -> TableFile | None:
             return None
     names = dict.fromkeys(name for row in first for name in row)
     return TableFile(source.path, list(names), json=kind) if names else None
+
+
+def columns_of(file: TableFile, kind: str) -> dict[str, str]:
+    """The columns of a kind of table, by what they hold; "" for one that is missing."""
+    return {what: column_of(file, names) for what, names in COLUMNS[kind].items()}
 
 
 def column_of(file: TableFile, names: Sequence[str]) -> str:

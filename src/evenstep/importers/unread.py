@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.importers.content import SourceFile
-from evenstep.importers.steps.step_tables import RANKS, STEPS
-from evenstep.importers.tables import column_of, table_file
+from evenstep.importers.tables import columns_of, table_file
 from evenstep.trace.spool.files import read_toml
 
 _TABLES: dict[str, Any] = read_toml(Path(__file__).with_suffix(".toml"))
@@ -23,7 +22,8 @@ def reason(source: SourceFile) -> str:
         if re.search(known["head"].encode(), source.head):
             return f"{source.path} is {known['what']}: {known['mend'].format(**_MENDS)}"
     file = table_file(source)
-    if file is not None and (column_of(file, RANKS) or column_of(file, STEPS)):
+    named = columns_of(file, "steps") if file else {}
+    if file and (named["rank"] or named["step"]):
         names = ", ".join(name[:40] for name in file.names[:8])
         lacks = f"is a table ({names}) without a column that is known to be durations"
         return f"{source.path} {lacks}: name it, for example, step_time_ms"

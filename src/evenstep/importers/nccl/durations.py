@@ -19,7 +19,7 @@ from evenstep.errors import TraceError
 from evenstep.importers.content import SourceFile, TraceFormat, usable
 from evenstep.importers.draft import LATEST_NS, MOST_BYTES, ORIGIN_NS, Draft
 from evenstep.importers.kineto.names import operation
-from evenstep.importers.tables import TableFile, column_of, read_table, spell, table_file
+from evenstep.importers.tables import TableFile, columns_of, read_table, spell, table_file
 from evenstep.trace.columns import (
     Array,
     Columns,
@@ -34,13 +34,6 @@ from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from evenstep.trace.trace import UNKNOWN, Trace
 
 NAME = "table of collectives"
-RANKS = ("rank", "global_rank", "rank_id", "worker")
-GROUPS = ("communicator", "comm", "comm_id", "comm_hash", "group", "process_group", "pg", "pg_name")
-SEQUENCES = ("seq", "sequence", "seq_id", "seq_num", "sequence_number", "coll_sn", "op_count",
-             "opcount", "collective_seq_id", "call")  # fmt: skip
-OPS = ("op", "operation", "collective", "coll", "func", "kernel", "name", "primitive")
-MESSAGES = ("bytes", "size_bytes", "msg_size", "message_size", "msg_size_bytes")
-SIZES = (*MESSAGES, "size", "data_size")
 _DURATION = re.compile(r"\b(?:duration|elapsed|latency|(?:exec|execution|run|kernel|coll) time)\b")
 SAMPLE = 50_000  # rows that tell which calls run behind others
 #: How a call runs: a rank goes on when it has ended; at once; at once, but waits for it and all
@@ -71,14 +64,16 @@ def layout_of(source: SourceFile) -> DurationColumns | None:
     file = table_file(source)
     if file is None:
         return None
-    wanted = (RANKS, GROUPS, SEQUENCES, OPS, SIZES)
-    rank, group, sequence, op, size = (column_of(file, names) for names in wanted)
-    if not rank or not ((sequence and (group or op)) or column_of(file, MESSAGES)):
+    named = columns_of(file, "collectives")
+    message = named.pop("message")
+    if not named["rank"] or not (
+        message or (named["sequence"] and (named["group"] or named["op"]))
+    ):
         return None
     for name in file.names:
         core, unit = spell(name)
         if _DURATION.search(core) and "step" not in core:
-            return DurationColumns(file, rank, group, sequence, op, size, name, unit or 1.0)
+            return DurationColumns(file, **named, duration=name, unit_s=unit or 1.0)
     return None
 
 

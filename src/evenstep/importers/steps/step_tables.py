@@ -25,10 +25,12 @@ from evenstep.importers.kineto.names import MOST_NAMES, phase
 from evenstep.importers.steps import tensorboard
 from evenstep.importers.steps.records import WHOLE, WORK, Timed, trace_of
 from evenstep.importers.tables import (
+    COLUMNS,
     RELATIVE,
     Table,
     TableFile,
     column_of,
+    columns_of,
     read_table,
     spell,
     table_file,
@@ -42,27 +44,9 @@ Scalars = dict[str, list[tuple[int, float, float]]]  # step, time in s and value
 Tracker = Callable[[Path, list[str]], Scalars]
 
 NAME = "step table"
-RANKS = ("rank", "global_rank", "rank_id", "worker", "worker_id", "trainer_id", "process",
-         "replica", "run_id")  # fmt: skip
-#: Of a worker without a number of its own, all columns together.
-HOSTS = ("host", "hostname", "host_name", "node", "node_id", "node_rank", "node_name", "machine",
-         "pod", "pod_name")  # fmt: skip
-PLACES = (*HOSTS, "gpu", "gpu_id", "gpu_index", "device", "device_id",
-          "local_rank")  # fmt: skip
-STEPS = ("global_step", "iter", "step", "_step", "iteration", "train_step", "batch", "batch_idx",
-         "training_iteration", "current_steps", "global_step/max_steps", "epoch")  # fmt: skip
-TIMES = ("timestamp", "_timestamp", "wall_time", "start", "start_time", "start_ts",
-         "time", "time_s", "time_(s)", "time_sec", "time_ms", "time_(ms)", "time_us",
-         "elapsed_time")  # fmt: skip
-PHASES = ("phase", "stage_name", "section")
-WARM, TRUE = ("is_warmup", "warmup"), ("1", "1.0", "true")  # rows that a benchmark does not count
-#: Columns of a table of the Ascend profiler, in us, without the waits of a pipeline's stages; what
-#: they leave of a step, no device works.
-_EXPOSED = ("communication(not_overlapped_and_exclude_receive)", "communication(not_overlapped)")
-_ASCEND = {(*_EXPOSED,): Phase.SYNC, ("computing",): Phase.OTHER, ("stage",): WHOLE}
-OF_RUNS = ("current_steps", "global_step/max_steps")  # LlamaFactory, ms-swift: with a run's time
-NO_STEPS = ("jobid", "busbw", "algbw")  # accounting of Slurm, results of benchmarks
-METRICS, VALUES = ("key", "metric", "metric_name", "tag"), ("value", "metric_value")
+NAMES = COLUMNS["steps"]
+_OF_ASCEND = {"sync": Phase.SYNC, "other": Phase.OTHER, "whole": WHOLE}
+_TRUE = ("1", "1.0", "true")
 #: What may be all of a name; of those in a group, as of `steps/sec`, the first two make a rate.
 _UNIT_NAMES = ("sec", "second", "secs", "seconds", "ms", "us", "ns")
 MOST_CELLS = 0.9  # share of workers × steps
@@ -115,7 +99,7 @@ class StepColumns(NamedTuple):
 
     file: TableFile
     rank: str
-    places: list[str]  # of `PLACES`, where there is no rank
+    places: list[str]  # of hosts and devices, where there is no rank
     step: str
     time: str
     phase: str
@@ -141,17 +125,18 @@ def layout_of(source: SourceFile) -> StepColumns | None:
     file = table_file(source)
     if file is None:
         return None
-    rank, step, time, part = (column_of(file, names) for names in (RANKS, STEPS, TIMES, PHASES))
-    if not step and column_of(file, NO_STEPS):
+    named, ascend = columns_of(file, "steps"), columns_of(file, "ascend")
+    rank, step, time, part = (named[what] for what in ("rank", "step", "time", "phase"))
+    if not step and named["none"]:
         return None
     durations = [found for name in file.names if (found := duration_of(name)) is not None]
-    if column_of(file, _EXPOSED):
-        rank, part = rank or column_of(file, ("index",)), ""
-        durations = [Duration(column_of(file, names), "", int(of), 1e-6)
-                     for names, of in _ASCEND.items() if column_of(file, names)]  # fmt: skip
+    if ascend["sync"]:
+        rank, part = rank or ascend["rank"], ""
+        durations = [Duration(ascend[what], "", int(of), 1e-6)
+                     for what, of in _OF_ASCEND.items() if ascend[what]]  # fmt: skip
     if time in [each.name for each in durations]:
         time = ""
-    metric, value = column_of(file, METRICS), column_of(file, VALUES)
+    metric, value = named["metric"], named["value"]
     if metric and value and not durations:
         durations = [Duration(value, "", WHOLE, 1.0)]
     else:
@@ -162,10 +147,9 @@ def layout_of(source: SourceFile) -> StepColumns | None:
     sampled = not step and any(map(_SAMPLED.search, file.names))
     if not (step or time) or not (durations or (time and (step or (rank and not sampled)))):
         return None
-    epoch = column_of(file, ("epoch",))
-    epoch = "" if epoch == step else epoch
-    located = (column_of(file, (name,)) for name in PLACES if step and not rank)
-    places = [name for name in located if name]
+    epoch = "" if named["epoch"] == step else named["epoch"]
+    located = (column_of(file, [name]) for name in NAMES["host"] + NAMES["device"])
+    places = [name for name in located if name and step and not rank]
     return StepColumns(file, rank, places, step, time, part, epoch, metric, durations)
 
 
@@ -247,7 +231,7 @@ FORMAT = TraceFormat(NAME, recognises, read)
 def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -> list[Timed]:
     """The rows of a table, once per column of durations."""
     names = [layout.step, layout.time, layout.epoch, *(each.name for each in layout.durations)]
-    warm = column_of(layout.file, WARM)
+    warm = column_of(layout.file, NAMES["warm_up"])
     texts = list(filter(None, (layout.rank, *layout.places, layout.phase, layout.metric, warm)))
     table = read_table(layout.file, [name for name in dict.fromkeys(names) if name], texts, limits)
     table = _without_warm_up(table, warm, limits) if warm else table
@@ -296,7 +280,7 @@ def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -
 def _without_warm_up(table: Table, name: str, limits: list[str]) -> Table:
     """The rows that are not of a warm-up; all where there are no others."""
     kinds, code = table.texts[name]
-    keep = ~np.isin(code, [at for at, kind in enumerate(kinds) if kind.lower() in TRUE])
+    keep = ~np.isin(code, [at for at, kind in enumerate(kinds) if kind.lower() in _TRUE])
     if keep.all() or not keep.any():
         return table
     limits.append(f"{int((~keep).sum())} rows are of a warm-up ({name}): left out")
@@ -317,7 +301,7 @@ def _by_places(layout: StepColumns, table: Table, own: int) -> tuple[list[str], 
     there = len(np.unique(worker * len(number) + at))
     if len(first) < 2 or there < MOST_CELLS * len(first) * len(number):
         return None
-    host = f"table {own}/" if own and not column_of(layout.file, HOSTS) else ""
+    host = f"table {own}/" if own and not column_of(layout.file, NAMES["host"]) else ""
     names = [host + "/".join(kinds[at[row]] for kinds, at in parts) for row in first.tolist()]
     unknown = np.min([at for _, at in parts], axis=0) < 0
     return names, np.where(unknown, -1, worker)
@@ -344,7 +328,7 @@ def _told_apart(
     """The layout and the times of rows, by whose values it is told what names leave open: whether
     `elapsed_time` is a step's or the run's, and whether `time` is a step's or a clock's."""
     rank, number, time = rows
-    known = layout.step.lower() in OF_RUNS
+    known = layout.step.lower() in NAMES["of_run"]
     values = {each: table.numbers[each.name] * each.unit_s for each in layout.durations}
     own, of_run = _of_steps(values, lambda one: known or _keeps_growing(rank, values[one]))
     if len(own) < len(values):
