@@ -1,22 +1,17 @@
-"""The meaning of names in a profile: collectives, communication kernels, phases, element types."""
+"""The meaning of names: collectives, communication kernels, phases, element types."""
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from evenstep.trace.spool.files import read_toml
 from evenstep.trace.spool.layout import DType, Op, Phase
 
-#: Longest first where one name contains another.
-_OPS = (
-    ("allreducebarrier", Op.BARRIER), ("allreduce", Op.ALL_REDUCE), ("allgather", Op.ALL_GATHER),
-    ("reducescatter", Op.REDUCE_SCATTER), ("alltoall", Op.ALL_TO_ALL),
-    ("broadcast", Op.BROADCAST), ("bcast", Op.BROADCAST), ("barrier", Op.BARRIER),
-    ("gather", Op.GATHER), ("scatter", Op.SCATTER), ("reduce", Op.REDUCE),
-    ("send", Op.SEND),  # also of a call that sends and receives
-    ("recv", Op.RECV),
-)  # fmt: skip
+NAMES: dict[str, Any] = read_toml(Path(__file__).with_suffix(".toml"))
+_OPS = {word: Op[op.upper()] for word, op in NAMES["operations"].items()}
 MESSAGES = frozenset({Op.SEND, Op.RECV})
 ROOTED = frozenset({Op.BROADCAST, Op.REDUCE, Op.GATHER, Op.SCATTER})
 
@@ -53,7 +48,7 @@ class Annotation(NamedTuple):
 def operation(name: str) -> Op | None:
     """The operation of a collective's name (`_allgather_base`, `allreduce_coalesced`)."""
     letters = re.sub(r"[^a-z]", "", name.lower())
-    return next((op for word, op in _OPS if word in letters), None)
+    return next((op for word, op in _OPS.items() if word in letters), None)
 
 
 @lru_cache(MOST_NAMES)
@@ -92,24 +87,15 @@ def step_number(name: str, mark: re.Pattern[str] = STEP) -> int:
 
 # -- phases ----------------------------------------------------------------------------------------
 
-#: Tried in this order, on the name in lower case with a space for everything but letters.
-_PHASES = (
-    (Phase.INPUT, r"^enumerate dataloader|\b(?:data ?load(?:er|ing)?|load data|(?:next|get|fetch) "
-                  r"(?:batch|data)|batch fetch|(?:train )?dataloader next)\b"),
-    (Phase.EVALUATION, r"\b(?:eval(?:uation|uate)?|validation|validate|validation step)\b"),
-    (Phase.CHECKPOINT, r"^checkpoint(?:ing)?(?: (?:save|write|step))?$"
-                       r"|\b(?:save|saving|write|writing) (?:model|checkpoint)\b"),
-    (Phase.OPTIMIZER, r"^optimizer (?:step|zero grad)\b|^(?:optimizer|optim|optimizer step)$"
-                      r"|\boptimizer step$"),
-    (Phase.BACKWARD, r"^(?:backward|bwd)(?: (?:pass|step))?$|\bbackward$"),
-    (Phase.FORWARD, r"^(?:forward|fwd)(?: (?:pass|step))?$|\bforward$|\btraining step$"),
-)  # fmt: skip
 _EMITTED = re.compile(r", (?:seq|op_id|sizes) = .*")  # suffix that torch's emit_nvtx adds to a name
-#: Any name that matches a phase contains one of these: a fast first test.
-_MARK = re.compile(
-    "data|load|batch|eval|valid|checkpoint|sav|writ|optim|b(ack)?wa?r?d|f(or)?wa?r?d|step"
-)
-_PATTERNS = tuple((phase, re.compile(pattern)) for phase, pattern in _PHASES)
+_MARK = re.compile(NAMES["of_phases"])
+
+
+def patterns_of(kind: str) -> dict[Phase, re.Pattern[str]]:
+    return {Phase[name.upper()]: re.compile(words) for name, words in NAMES[kind].items()}
+
+
+_PHASES = patterns_of("phases")
 
 
 @lru_cache(MOST_NAMES)
@@ -118,26 +104,14 @@ def phase(name: str) -> Phase | None:
     if not _MARK.search(name.lower()):
         return None
     words = re.sub(r"[^a-z]+", " ", _EMITTED.sub("", name).lower()).strip()
-    return next((phase for phase, pattern in _PATTERNS if pattern.search(words)), None)
+    return next((phase for phase, pattern in _PHASES.items() if pattern.search(words)), None)
 
 
 # -- element types ---------------------------------------------------------------------------------
 
-#: Type and bytes of an element, by the names of c10, C++ and numpy.
-_TYPES: dict[str, tuple[DType, int]] = {
-    name: (kind, size)
-    for kind, size, names in (
-        (DType.FLOAT32, 4, "float float32"), (DType.FLOAT16, 2, "half float16"),
-        (DType.BFLOAT16, 2, "bfloat16"), (DType.FLOAT64, 8, "double float64"),
-        (DType.INT64, 8, "long int64"), (DType.INT32, 4, "int int32"),
-        (DType.INT16, 2, "short int16"), (DType.INT8, 1, "char int8 signed_char"),
-        (DType.UINT8, 1, "byte uint8 unsigned_char"), (DType.BOOL, 1, "bool"),
-        (DType.OTHER, 2, "uint16"), (DType.OTHER, 4, "uint32"), (DType.OTHER, 8, "uint64"),
-        (DType.COMPLEX, 4, "complexhalf"), (DType.COMPLEX, 8, "complexfloat"),
-        (DType.COMPLEX, 16, "complexdouble"),
-    )
-    for name in names.split()
-}  # fmt: skip
+_TYPES = {
+    name: (DType[kind.upper()], int(size)) for name, (kind, size) in NAMES["elements"].items()
+}
 
 
 def element_type(name: str) -> tuple[DType, int]:

@@ -21,7 +21,7 @@ from evenstep.errors import TraceError
 from evenstep.importers.content import SourceFile, TraceFormat, usable
 from evenstep.importers.draft import Draft
 from evenstep.importers.file_ranks import natural, ranks_in_order
-from evenstep.importers.kineto.names import MOST_NAMES, phase
+from evenstep.importers.kineto.names import MOST_NAMES, patterns_of, phase
 from evenstep.importers.steps import tensorboard
 from evenstep.importers.steps.records import WHOLE, WORK, Timed, trace_of
 from evenstep.importers.tables import (
@@ -61,13 +61,7 @@ _STEP_TIME = re.compile(
 )
 _STEP = re.compile("step|iter|iteration|batch")  # whose durations have a unit of their own
 _TOTAL = re.compile("(?:step )?total(?: time)?|elapsed(?: time)?")  # maybe since the beginning
-#: Names of the parts of a step in training loops, beside those in profiles.
-_PARTS = (
-    (Phase.INPUT, r"(?:avg )?(?:data|reader)(?: cost)?|input|(?:data ?)?loader|data ?load(?:ing)?"
-                  r"|(?:get|fetch|load) (?:batch|data)|(?:data|batch) (?:fetch|generator)"),
-    (Phase.SYNC, r"comms?|communication|collectives?|(?:grad(?:ient)?s? )?(?:sync|all ?reduce)"),
-    (Phase.OTHER, r"comput(?:e|ation)"),
-)  # fmt: skip
+_PARTS = patterns_of("parts")  # beside those of names in profiles
 _WORKER = (
     r"(?:(?:node|host)[ _-]?\d{1,6}[ _./:-]?)?"
     r"(?:(?:global[ _-]?)?(?:rank|worker|process|replica|gpu|device|node)[ _.#-]?)?\d{1,7}"
@@ -185,7 +179,7 @@ def duration_of(name: str) -> Duration | None:
     if whole or _STEP_TIME.match(core) or core in _UNIT_NAMES[2 * bool(of_all) :]:
         return Duration(name, run, WHOLE, unit or 1.0, bool(total), core == "latency")
     word = core.removesuffix(" time")
-    part = next((one for one, words in _PARTS if re.fullmatch(words, word)), phase(word))
+    part = next((one for one, words in _PARTS.items() if words.fullmatch(word)), phase(word))
     if part is None or (unit is None and not core.endswith((" time", " cost"))):
         return None
     return Duration(name, run, int(part), unit or 1.0)

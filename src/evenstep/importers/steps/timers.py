@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from evenstep.importers.kineto.names import NAMES
 from evenstep.importers.steps.records import WHOLE
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.spool.layout import Phase
@@ -28,17 +29,7 @@ _OF_ALL = re.compile(rf"^\s*[\w-]{{1,60}} \.+: \(?(?:{_MS}, )?{_MS}\)?\s*$")
 _BESIDE = re.compile(r"^\s*(?:Min: .*)?$")  # lines within a report that are not of a rank
 _MICRO = "_microstep"
 _OF_ONE = re.compile(rf"([\w-]{{1,60}}): {_MS}")
-#: Of the timers that contain each other, the last in a line: of a rank's own work and its calls.
-_PHASES = {
-    "batch-generator": Phase.INPUT, "batch_input": Phase.INPUT,
-    "forward-compute": Phase.FORWARD, "forward": Phase.FORWARD, "fwd": Phase.FORWARD,
-    "backward-compute": Phase.BACKWARD, "backward_inner": Phase.BACKWARD,
-    "backward-backward": Phase.BACKWARD, "bwd_inner": Phase.BACKWARD,
-    "backward": Phase.BACKWARD, "bwd": Phase.BACKWARD,
-    "backward-params-all-reduce": Phase.SYNC, "backward-allreduce": Phase.SYNC,
-    "backward_allreduce": Phase.SYNC, "bwd_allreduce": Phase.SYNC,
-    "optimizer": Phase.OPTIMIZER, "step": Phase.OPTIMIZER,
-}  # fmt: skip
+_PHASES = {name: Phase[of.upper()] for of, names in NAMES["timers"].items() for name in names}
 WORK = {Phase.FORWARD, Phase.BACKWARD}
 
 
