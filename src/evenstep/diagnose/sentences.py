@@ -4,7 +4,8 @@ Sentences are templates in `sentences.toml`, filled with the numbers of a mode.
 
 A field in braces is a number and its format: `{took:time}`, `{part:percent}`, `{those:ranks}`, or a
 format of Python's; `{those:waits|wait}` is the first word for one and the second for several. An
-option has three sentences: the action, its cost, and how its gain was predicted.
+option has three sentences: the action, its cost, and how its gain was predicted. Evidence has a
+metric, the number measured, the one expected (by name or itself; "" unknown), and a unit.
 
 The verdict has four parts that each stand alone: culprit, cost, cause and action. The cost is the
 finding's part of what all findings cost; the gain of its removal alone is given as step times
@@ -88,7 +89,8 @@ def make_finding(
     `name` is a mode, or one of the things it finds ("runtime_jitter.collector"); `options` are
     names of the mode's with what they give back (None, nan: nobody knows). Those that give back
     only a minor part are left out, and those that change the mathematics stand last. `confidence`
-    is that of the share unless the evidence is of another kind.
+    is that of the share unless the evidence is of another kind; `evidence` comes after that of the
+    table.
     """
     mode = name.partition(".")[0]
     texts = TEXTS[mode] | (TEXTS[mode][name.partition(".")[2]] if "." in name else {})
@@ -104,7 +106,10 @@ def make_finding(
         cause=_Sentence().vformat(texts["cause"], (), numbers), where=where, when=when,
         effect=Effect(round(share.value, 4), projected),
         options=sorted(told, key=lambda option: "convergence" in option.cost),
-        evidence=[one.rounded() for one in evidence],
+        evidence=[
+            *(_evidence(one, numbers) for one in texts.get("evidence", ())),
+            *(one.rounded() for one in evidence),
+        ],
         title=words.capital(_Sentence().vformat(texts["title"], (), numbers))
         + place_of(where, when),
         change=change,
@@ -119,6 +124,14 @@ def place_of(where: Where, when: When) -> str:
         return f" on {words.ranks(where.ranks)}"
     named = where.nodes or where.links
     return f" on {words.some(named)}" if named else ""
+
+
+def _evidence(told: Sequence[Any], numbers: Mapping[str, Any]) -> Evidence:
+    metric, measured, usual, unit = told
+    if isinstance(usual, str):
+        usual = numbers[usual] if usual else None
+    name = _Sentence().vformat(metric, (), numbers)
+    return Evidence(name, numbers[measured], usual, unit).rounded()
 
 
 def _option(texts: Sequence[str], gain: Share | None, numbers: Mapping[str, Any]) -> Option:

@@ -184,7 +184,9 @@ def _stale(
         Gain(share),
         numbers={
             "stale": float(stale.mean()), "bound": bound, "median": np.median(value),
-            "p95": np.quantile(value, 0.95), "growing": ", and it grows" if growing else "",
+            "p95": np.quantile(value, 0.95), "longest": value.max(),
+            "growth": growing.slope if growing else 0.0, "logged": float(updates.logged),
+            "growing": ", and it grows" if growing else "",
             "why": say(f"async_staleness.{'some' if ranks else 'all'}", those=ranks),
             "unbounded": "; staleness rises over the run and has no bound" if growing else "",
             "those": ranks,
@@ -192,17 +194,7 @@ def _stale(
         where=case.where([rank for rank in ranks if rank in case.trace.ranks]),
         at=When([(int(steps.min()), int(steps.max()))], "chronic" if ranks else None),
         options={**({"ranks": share} if ranks else {}), "bound": share, "scale": None},
-        evidence=[
-            Evidence("staleness_median", np.median(value), bound, "updates"),
-            Evidence("staleness_p95", np.quantile(value, 0.95), bound, "updates"),
-            Evidence("staleness_max", value.max(), bound, "updates"),
-            Evidence(
-                "staleness_growth_per_1000_updates", growing.slope if growing else 0.0, 0.0,
-                "updates",
-            ),
-            Evidence("staleness_logged_by_the_script", float(updates.logged), None, "1"),
-            *relations(case, updates),
-        ],
+        evidence=relations(case, updates),
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from evenstep import allreduce
 from evenstep.allreduce import bus_factor
 from evenstep.diagnose import levels
-from evenstep.diagnose.finding import Evidence, Finding, Where
+from evenstep.diagnose.finding import Finding, Where
 from evenstep.diagnose.graph.peers import message_ends
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Case
@@ -160,16 +160,12 @@ def _of_latency(case: Case, small: list[SmallCollectives], gain: Gain) -> list[F
             "per_step": first.per_step, "name": first.shape.name, "kilobytes": size / 1e3,
             "took": float(np.median(moved)), "alpha": first.alpha_ns, "basis": first.basis,
             "megabytes": BUCKET_BYTES // 1_000_000, "merged": first.merged_per_step,
+            "size": size, "bucket": BUCKET_BYTES,
         },
         where=Where(groups=case.groups_named(groups)),
         # a ring's latency, 2(n - 1) alpha
         projected=partial(by_growth, growth=lambda n, times: (n * times - 1) / max(n - 1, 1)),
         options={"larger" if first.in_turn else "buckets": gain.share, **_fewer_hops(case, small)},
-        evidence=[
-            Evidence("collectives_per_step", first.per_step, first.merged_per_step, "1"),
-            Evidence("latency_of_one", first.alpha_ns, None, "ns"),
-            Evidence("median_size", size, BUCKET_BYTES, "bytes"),
-        ],
     )  # fmt: skip
 
 
@@ -287,14 +283,10 @@ def _of_messages(case: Case) -> list[Finding]:
         case, f"bandwidth_bound.{name}", gain,
         numbers={
             "exposed": gain.share.value, "megabytes": amount / 1e6, "reached": reached,
-            "expected": best,
+            "expected": best, "bytes": amount,
         },
         where=Where(links=links if len(pairs) == 1 else []),
         options=["links", "smaller"], projected=constant,
-        evidence=[
-            Evidence("message_bandwidth", reached, best or None, "GB/s"),
-            Evidence("bytes_per_step", amount, None, "bytes"),
-        ],
     )  # fmt: skip
 
 
@@ -342,7 +334,7 @@ def _of_bandwidth(
         case, name, gain,
         numbers={
             "exposed": exposed.value, "megabytes": moved / 1e6, "name": shape.name,
-            "busbw": shape.busbw_gBps,
+            "busbw": shape.busbw_gBps, "reference": known and known.gBps, "bytes": moved,
             "expected": f" of {known.gBps:.3g} GB/s expected ({known.source})" if known else "",
             "among": f", in {groups[0]}" if len(groups) == 1 else "",
             "round": levels.ROUND_STEPS, "how": say(f"bandwidth_bound.{kind}_hide"),
@@ -350,10 +342,6 @@ def _of_bandwidth(
         },
         where=Where(nodes=_nodes(case, heavy), groups=groups),
         projected=partial(by_growth, growth=lambda _, times: ring(times) / ring(1)), options=gains,
-        evidence=[
-            Evidence("bus_bandwidth", shape.busbw_gBps, known and known.gBps, "GB/s"),
-            Evidence("bytes_per_step", moved, None, "bytes"),
-        ],
     )  # fmt: skip
 
 

@@ -154,8 +154,6 @@ def _of_episodes(case: Case, slow: _SlowTransfers, gain: Gain) -> list[Finding]:
         options=({"errors": gain.share} if alone else {}) | {"apart": gain.share}
         | ({"token": None} if period else {}),
         evidence=[
-            Evidence("transfer_slowdown", factor, 1.0, "factor"),
-            Evidence("steps_contended", late.mean(), 0.0, "share"),
             *([Evidence("contention_period", period.period, None, "s")] if period else []),
             *congestion(case.trace, case.grid, late),
         ],
@@ -226,7 +224,6 @@ def _slow_link(case: Case, slow: Array, usual: Array, ends: Array, judged: Array
         numbers={"took": took, "usual": calm, "ends": worst, "often": often},
         where=Where(ranks=worst if of_rank else [], links=list(dict.fromkeys(links))),
         at=when(late[:, None], case.grid.steps), options=["adapter" if of_rank else "path"],
-        evidence=[Evidence("message_time", took, calm, "ns")],
     )  # fmt: skip
 
 
@@ -316,10 +313,7 @@ def _findings_of_collapse(case: Case, parts: list[_Collapse], gain: Gain) -> lis
         },
         where=replace(case.where(receivers), groups=groups),
         at=when(late[:, None], case.grid.steps), options=["fewer", "lossless"],
-        evidence=[
-            Evidence("transfer_collapsed", took, usual, "ns"),
-            *congestion(case.trace, case.grid, late),
-        ],
+        evidence=congestion(case.trace, case.grid, late),
     )  # fmt: skip
 
 

@@ -107,7 +107,7 @@ def finding_of_late(
         numbers=common | dict(numbers), where=Where() if nobody else where, at=recurs,
         # delays of several ranks now and then are independent of each other
         projected=constant if same else partial(by_chance, hits=hits),
-        evidence=[*case.wait_evidence(cells), *evidence], **fields,
+        evidence=[*evidence, *case.wait_evidence(cells)], **fields,
     )  # fmt: skip
 
 

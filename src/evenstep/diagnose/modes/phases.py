@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from evenstep.diagnose.finding import Evidence, Finding, Where
+from evenstep.diagnose.finding import Finding, Where
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import middle_of_others
@@ -61,10 +61,10 @@ def _late_batches(case: Case) -> list[Finding]:
     mine, others = (np.median(values[:, one]) if one.any() else 0 for one in (columns, ~columns))
     hit, steps = np.count_nonzero((cells & columns).any(axis=1)), len(cells)
     often = f" in {hit:,} of {steps:,} steps" if hit < DOMINANT * steps else ""
-    numbers = {"more": case.mean_excess_ns(cells & columns, Cause.INPUT), "often": often}
+    more = case.mean_excess_ns(cells & columns, Cause.INPUT)
     return finding_of_late(
-        case, "input_pipeline.rank", cells, Cause.INPUT, numbers=numbers,
-        options=["loader", "host"], evidence=[Evidence("input_per_step", mine, others, "ns")],
+        case, "input_pipeline.rank", cells, Cause.INPUT, options=["loader", "host"],
+        numbers={"more": more, "often": often, "mine": mine, "others": others},
     )  # fmt: skip
 
 
@@ -82,7 +82,6 @@ def _late_saving(case: Case) -> list[Finding]:
             "does": "writing a checkpoint" if saves else "evaluating",
         },
         options=["save" if saves else "evaluate"],
-        evidence=[Evidence("phase_length", length_ns, 0, "ns")],
     )  # fmt: skip
 
 
@@ -135,7 +134,6 @@ def _all_waiting(case: Case, values: Array) -> list[Finding]:
         at=when(long[:, None], case.grid.steps) if stops else None, projected=constant,
         options=["storage", "workers"] if case.contended else ["workers", "storage"],
         where=case.where(case.grid.ranks[loads].tolist()) if loads.mean() <= MOST else Where(),
-        evidence=[Evidence("input_per_step", usual, 0, "ns")],
     )  # fmt: skip
     return [one for one in finding if one.severity >= NAMED]
 
@@ -157,5 +155,4 @@ def _all_stopped(case: Case, phase: Phase) -> list[Finding]:
             "who": "all ranks" if lasted[stopped].all() else "most ranks", "length": length_ns,
         },
         at=when(stopped[:, None], case.grid.steps), projected=constant, options=[option],
-        evidence=[Evidence("phase_length", length_ns, 0, "ns")],
     )  # fmt: skip

@@ -19,7 +19,7 @@ import numpy as np
 
 from evenstep import allreduce
 from evenstep.allreduce import Cost, Link
-from evenstep.diagnose.finding import Evidence, Finding, Where
+from evenstep.diagnose.finding import Finding, Where
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.levels import FEWEST, SMALLEST_SHARE
@@ -168,11 +168,6 @@ def _mismatch(case: Case, crossing: list[_CrossingRing], gain: Gain) -> list[Fin
             "order": gain.share,
             "hierarchy": case.share(np.minimum(layered_ns, case.grid.step_ns)),
         },
-        evidence=[
-            Evidence("ring_crossings", len(hops(where)), shape.nodes, "hops"),
-            Evidence("streams_per_link", shape.leaving, 1, "streams"),
-            Evidence("bus_bandwidth", shape.busbw_gBps, first.ordered_gBps, "GB/s"),
-        ],
     )  # fmt: skip
 
 

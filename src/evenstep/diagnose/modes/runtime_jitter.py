@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from evenstep.diagnose.finding import Evidence, Finding, Where
+from evenstep.diagnose.finding import Finding, Where
 from evenstep.diagnose.graph.build import BUSY, of_hosts
 from evenstep.diagnose.graph.entries import entered_on_device
 from evenstep.diagnose.graph.replay import Change
@@ -67,7 +67,6 @@ def _stalls(case: Case) -> list[Finding]:
             "who": "most ranks together have" if len(ranks) > 1 else alone,
         },
         at=when(seen.slow[:, None], steps), options=["stalls"],
-        evidence=[Evidence("slow_steps", count, 0, "steps")],
     )  # fmt: skip
 
 
@@ -90,9 +89,9 @@ def _stopped(case: Case) -> list[Finding]:
         case, "runtime_jitter.stopped", cells, Cause.STOP,
         numbers={
             "times": "once, for" if number == 1 else f"{number} times, in the mean for",
-            "stood": stood / number,
+            "stood": stood / number, "whole": stood,
         },
-        options=["stopped"], evidence=[Evidence("stopped", stood, 0, "ns")],
+        options=["stopped"],
     )  # fmt: skip
 
 
@@ -124,9 +123,11 @@ def _collector(case: Case) -> list[Finding]:
     gains = {away: share, "align": aligned}
     return finding_of_late(
         case, "runtime_jitter.collector", cells, Cause.COLLECTOR,
-        numbers={"pause": pause, "place": case.phase_in_words(case.main_phase(cells)), **tried},
+        numbers={
+            "pause": pause, "place": case.phase_in_words(case.main_phase(cells)), **tried,
+            **_pauses_of(case, case.culprits(cells, Cause.COLLECTOR)),
+        },
         options={**{name: gains[name] for name in first}, "freeze": None},
-        evidence=_pause_evidence(case, case.culprits(cells, Cause.COLLECTOR)),
         layer="model" if called else "",  # of the script, whose line is told
     )  # fmt: skip
 
@@ -160,15 +161,15 @@ def aligned_pauses(case: Case) -> Change:
     return Change.of_work(changed, own[changed])
 
 
-def _pause_evidence(case: Case, ranks: list[int]) -> list[Evidence]:
+def _pauses_of(case: Case, ranks: list[int]) -> dict[str, Any]:
+    """The longest pause of these ranks, and those of the first beside the others' in a step, ns."""
     pauses = case.trace.of_kind(Kind.PAUSE)
     mine = pauses.select(np.isin(pauses["rank"], ranks) & case.grid.cell(pauses)[1])
     per_step, first = case.grid.pause_ns.mean(axis=0), case.grid.ranks == ranks[0]
-    usual = 0 if first.all() else np.median(per_step[~first])
-    return [
-        Evidence("collector_pause_longest", (mine.exit_ns - mine.enter_ns).max(initial=0), 0, "ns"),
-        Evidence(f"collector_pause_per_step_of_rank_{ranks[0]}", per_step[first][0], usual, "ns"),
-    ]
+    return {
+        "longest": (mine.exit_ns - mine.enter_ns).max(initial=0), "rank": ranks[0],
+        "paused": per_step[first][0], "usual": 0 if first.all() else np.median(per_step[~first]),
+    }  # fmt: skip
 
 
 # -- competition for cores -------------------------------------------------------------------------
@@ -187,7 +188,6 @@ def _cores(case: Case) -> list[Finding]:
     return finding_of_late(
         case, "runtime_jitter.scheduler", cells, Cause.CONTENTION,
         numbers={"delay": delay, "why": why}, options=["fewer" if own else "bind"],
-        evidence=[Evidence("run_queue_delay_per_step", delay, 0, "ns")],
     )  # fmt: skip
 
 
@@ -209,7 +209,7 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> list[Finding]:
     several = [scheduler.node] if scheduler.node and len(case.trace.nodes) > 1 else []
     each = case.grid.run_delay_ns.sum(axis=0) / case.grid.duration_ns.sum(axis=0)
     mode = "runtime_jitter.oversubscribed"
-    needs = {name: getattr(scheduler, name) for name in ("own", "children", "cores")}
+    needs = {name: getattr(scheduler, name) for name in ("own", "children", "cores", "runnable")}
     return finding_of(
         case, mode, Gain(interval, lambda base: _scaled(case.costs.graph, base, waited)),
         confidence=min(interval.confidence, 0.5 + scheduler.run_delay_share * 4),
@@ -219,18 +219,12 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> list[Finding]:
             "variation": float(step.std() / step.mean()),
             "crowd": say(
                 f"{mode}.{'many' if scheduler.runnable > scheduler.cores else 'briefly'}",
-                runnable=scheduler.runnable, cores=scheduler.cores,
-                node=f" of node {scheduler.node}" if scheduler.node else "",
+                node=f" of node {scheduler.node}" if scheduler.node else "", **needs,
             ),
             "switches": scheduler.switches_per_step, "place": scheduler.node or "this host",
             "theirs": say(f"{mode}.{scheduler.due_to}", **needs),
         },
         where=Where(nodes=several), projected=constant, options=[scheduler.due_to],
-        evidence=[
-            Evidence("run_queue_delay", scheduler.run_delay_share, 0.0, "share"),
-            Evidence("runnable_tasks", scheduler.runnable, scheduler.cores, "tasks"),
-            Evidence("involuntary_switches_per_step", scheduler.switches_per_step, 0.0, "switches"),
-        ],
     )  # fmt: skip
 
 
@@ -259,8 +253,8 @@ def _allocator(case: Case) -> list[Finding]:
     cells = case.claims.claim(late & hit & (inside > 2 * outside)[None, :])
     return finding_of_late(
         case, "runtime_jitter.allocator", cells,
-        numbers={"more": case.mean_excess_ns(cells)}, options=["memory"],
-        evidence=[Evidence("allocator_retries", float(retried.sum()), 0, "retries")],
+        numbers={"more": case.mean_excess_ns(cells), "retries": float(retried.sum())},
+        options=["memory"],
     )  # fmt: skip
 
 
@@ -388,10 +382,9 @@ def _late_issue(case: Case) -> list[Finding]:
         numbers={
             "seen": say(f"{mode}.{'idle' if measured else 'issued'}", part=share),
             "unsure": "" if sure else say(f"{mode}.guess", most=gain.share.high),
-            "basis": say(f"{mode}.basis_{issues.seen}"),
+            "basis": say(f"{mode}.basis_{issues.seen}"), "part": share,
         },
         projected=constant, options=["launches"],
-        evidence=[Evidence("time_before_late_issue", share, 0.0, "share")],
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from evenstep.diagnose.finding import Diagnosis, Evidence, Finding, Projection, When, Where
+from evenstep.diagnose.finding import Diagnosis, Finding, Projection, When, Where
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.levels import NAMED, SEVERAL, SMALLEST_SHARE
 from evenstep.diagnose.modes.intervention import FACTORS
@@ -43,7 +43,7 @@ def collapse(curve: Curve, unit: str, largest: Finding | None = None) -> list[Fi
     odd = [shape for shape in ("oscillatory", "cliff") if shape in names]
     numbers: dict[str, Any] = {
         "most": n[-1], "last": x[-1], "fewest": n[0], "first": x[0], "unit": unit,
-        "each": curve.efficiency,
+        "each": curve.efficiency, "peak": law.peak, "knee": law.knee,
         "shapes": ", then ".join(f"{each.shape} from {each.begins:,} ranks" for each in shapes),
         "why": say(f"scaling_collapse.{[*odd, 'coupled' if coupled else 'serial'][0]}"),
         "largest": say(
@@ -61,11 +61,6 @@ def collapse(curve: Curve, unit: str, largest: Finding | None = None) -> list[Fi
     finding = make_finding(
         "scaling_collapse", share, numbers=numbers, where=Where(), when=When(),
         projected=_project(curve), options=options if remedy else options | {"alone": share},
-        evidence=[
-            Evidence("scaling_efficiency", curve.efficiency, 1.0, "share"),
-            Evidence("peak", law.peak, None, "ranks"),
-            Evidence("knee", law.knee, None, "ranks"),
-        ],
     )  # fmt: skip
     return [replace(finding, options=[*finding.options, *remedy])]
 

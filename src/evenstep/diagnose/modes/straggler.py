@@ -113,7 +113,6 @@ def _late_entry(case: Case) -> list[Finding]:
         case, "straggler.entry", sooner,
         numbers={"who": case.ranks_in_words(culprits), "those": culprits, "more": more},
         where=case.where(culprits), at=When([(step, step)], "transient"), options=["before"],
-        evidence=[Evidence("late_into_the_first_step", more, 0, "ns")],
     )  # fmt: skip
 
 

@@ -11,14 +11,14 @@ without spread.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from evenstep.diagnose import levels
-from evenstep.diagnose.finding import Evidence, Finding
+from evenstep.diagnose.finding import Finding
 from evenstep.diagnose.graph.structure import by_step_and_lane
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.thresholds import BY_CHANCE
@@ -136,7 +136,6 @@ def of_slow_steps(
     seen: SlowSteps,
     *,
     numbers: Mapping[str, Any],
-    evidence: Sequence[Evidence],
     **fields: Any,
 ) -> list[Finding]:
     """The finding of slow steps that surely cost enough: few that stand out one by one did, however
@@ -148,11 +147,8 @@ def of_slow_steps(
     if not few and gain.share.low < levels.SMALLEST_SHARE:
         return []
     fast, slow = (float(np.median(case.step_ns[one])) for one in (~seen.slow, seen.slow))
-    evidence = [*evidence, Evidence("length_of_slow_steps", slow, fast, "ns")]
     numbers = {"fast": fast, "slow": slow, **numbers}
-    return finding_of(
-        case, name, gain, numbers=numbers, projected=constant, evidence=evidence, **fields
-    )
+    return finding_of(case, name, gain, numbers=numbers, projected=constant, **fields)
 
 
 def synchronization_oscillation(case: Case) -> list[Finding]:
@@ -165,17 +161,13 @@ def synchronization_oscillation(case: Case) -> list[Finding]:
     return of_slow_steps(
         case, "synchronization_oscillation", seen,
         numbers={
-            "period": period, "who": "most ranks together do" if several else "the job does",
+            "period": period, "explained": seen.peak.explained, "chance": seen.peak.chance,
+            "who": "most ranks together do" if several else "the job does",
             "shared": ", and synchronization makes it everybody's" if several else "",
             "every": f"every {period:.3g} steps" if often else "in every other step",
             "why": ": the period is the program's or the machine's, not chance" if often else "",
         },
         at=throughout(case.grid.steps, "oscillating"), options=["find", "beside"],
-        evidence=[
-            Evidence("oscillation_period", period, None, "steps"),
-            Evidence("oscillation_explains", seen.peak.explained, 0.0, "share"),
-            Evidence("chance_of_such_a_period", seen.peak.chance, 1.0, "1"),
-        ],
     )  # fmt: skip
 
 
@@ -205,11 +197,7 @@ def synchronization_amplification(case: Case) -> list[Finding]:
     even = "work" if computed else "cores"  # on devices that are busy, hosts hardly matter
     return finding_of(
         case, "synchronization_amplification", Gain(share, case.costs.even),
-        numbers={"spread": spread, "apart": named, "round": rounds},
+        numbers={"spread": spread, "apart": named, "round": rounds, "amplification": factor},
         projected=by_noise,
         options={even: share, "rounds": Share(gain, max(0.0, low), min(1.0, high))},
-        evidence=[
-            Evidence("amplification", factor, None, "factor"),
-            Evidence("spread_of_own_work", spread, 0, "ns"),
-        ],
     )  # fmt: skip

@@ -112,14 +112,11 @@ def _of_node(case: Case, place: list[Drift]) -> list[Finding]:
             "lasted": float(grid.step_ns[first:].sum()),
             "why": say(f"thermal_drift.{why}", signs=", ".join(seen)),
             "proof": "" if signs else say("thermal_drift.sample"),
+            "per_hour": worst.per_hour.slope / start_ns,
             "how": "step by step" if why == "grows" else "as it heats",
         },
         options=["program", "cool"] if why == "grows" else ["cool", "drain"],
-        evidence=[
-            Evidence("growth_of_own_work", worst.growth_ns, 0, "ns"),
-            Evidence("growth_per_hour", worst.per_hour.slope / start_ns, 0.0, "share"),
-            *signs,
-        ],
+        evidence=signs,
     )  # fmt: skip
 
 

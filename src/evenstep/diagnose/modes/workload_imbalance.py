@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evenstep.diagnose.finding import Evidence, Finding
+from evenstep.diagnose.finding import Finding
 from evenstep.diagnose.graph.peers import (
     MicroBatches,
     beginning,
@@ -119,14 +119,12 @@ def _uneven_sequences(case: Case) -> list[Finding]:
         case.claims.claim(late)
     return finding_of(
         case, "workload_imbalance.lengths", Gain(share, evened),
-        numbers={"deviation": work.deviation, "correlation": work.correlation},
+        numbers={
+            "deviation": work.deviation, "correlation": work.correlation,
+            "chronic": case.delays.chronic.sum(),
+        },
         at=throughout(case.grid.steps, "rotating"), projected=by_noise,
         options={"squares": share, "bucket": None},
-        evidence=[
-            Evidence("forward_backward_correlation", round(work.correlation, 4), 0.0, "factor"),
-            Evidence("variation_of_compute", round(work.deviation, 4), 0.0, "share"),
-            Evidence("chronically_late_ranks", int(case.delays.chronic.sum()), 0, "ranks"),
-        ],
     )  # fmt: skip
 
 
@@ -277,11 +275,7 @@ def _slow_stage(case: Case, number: Array, stage: int, work: Array) -> list[Find
         },
         where=replace(case.where(case.grid.ranks[mine].tolist()), groups=[f"stage {stage}"]),
         projected=constant,
-        options={"shorten": share, "move": moved},
-        evidence=[
-            Evidence("work_of_the_stage", round(own_ns), round(others_ns), "ns"),
-            *case.wait_evidence(cells),
-        ],
+        options={"shorten": share, "move": moved}, evidence=case.wait_evidence(cells),
     )  # fmt: skip
 
 
