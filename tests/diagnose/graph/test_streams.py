@@ -194,7 +194,7 @@ def test_hosts_that_are_always_far_ahead_are_placed_by_when_they_saw_ends():
     # issued 140 ms before, on a clock 1 s ahead, and looked for four times a second
     enter = np.arange(1_000) * 11 * MS
     seen = -(-enter // (250 * MS)) * 250 * MS
-    ahead = _line(enter, enter + 860 * MS, seen + 1_000 * MS).at(enter)
+    ahead = _line(enter, enter + 860 * MS, seen + 1_000 * MS).offset_at(enter)
     # 44 looks, 5 ms after an end on average: the soonest comes within 2 ms, one in a thousand not
     assert 998 * MS < ahead.min() <= ahead.max() <= 1_000 * MS
 
@@ -203,22 +203,22 @@ def test_the_curve_of_issue_follows_a_clock_that_drifts_and_no_faster_one():
     enter = np.arange(64) * MS
     wander = np.rint(20_000 * np.sin(enter / (200 * MS))).astype(np.int64)  # 100 parts in a million
     found = _line(enter, enter + 30 + wander)
-    assert found.at(enter) == pytest.approx(30 + wander, abs=1)
+    assert found.offset_at(enter) == pytest.approx(30 + wander, abs=1)
     jumping = _line(enter, enter + enter // 1000)  # a thousand parts, of which it falls 200
-    assert jumping.at(enter) == pytest.approx(63_000 - 200.0 * np.arange(63, -1, -1))
+    assert jumping.offset_at(enter) == pytest.approx(63_000 - 200.0 * np.arange(63, -1, -1))
 
 
 def test_nothing_begins_before_it_is_issued_by_the_least_difference_of_the_clocks():
     # every fourth begins the moment it is issued, 50 ns later by the host's clock; others lag
     enter = np.arange(400) * 1000
     line = _line(enter, enter + 50 - 7 * (np.arange(400) % 4))
-    assert line.at(enter) == pytest.approx(50, abs=1)
+    assert line.offset_at(enter) == pytest.approx(50, abs=1)
 
 
 def test_an_entry_far_behind_its_issue_does_not_move_the_curve():
     enter = np.array([0, 50, 100])
     found = _line(enter, enter + np.array([7, -900, 7]))
-    assert found.at(np.array([0, 50, 100])) == pytest.approx([7, 7, 7], abs=0.02)
+    assert found.offset_at(np.array([0, 50, 100])) == pytest.approx([7, 7, 7], abs=0.02)
 
 
 # -- the order within streams ----------------------------------------------------------------------

@@ -153,9 +153,8 @@ def _align(rows: Columns, issued: Array, clock: Array) -> tuple[Columns, Ahead]:
     slack = np.full(len(rows), NO_HOST, np.int64)
     for one, line in lines.items():
         mine = number == one
-        begun = moved.enter_ns[mine] + np.rint(line.at(moved.enter_ns[mine])).astype(np.int64)
-        slack[chosen[mine]] = begun - moved.issued_ns[mine]
-        level[:, clock == one] = (line.at(ends) - first.at(ends))[:, None]
+        slack[chosen[mine]] = line.shift(moved.enter_ns[mine]) - moved.issued_ns[mine]
+        level[:, clock == one] = (line.offset_at(ends) - first.offset_at(ends))[:, None]
     since = rows.enter_ns[chosen] - rows.issued_ns[chosen]
     first_of = np.zeros(lanes, np.int64)
     first_of[moved.lane[::-1]] = since[::-1]
@@ -165,11 +164,9 @@ def _align(rows: Columns, issued: Array, clock: Array) -> tuple[Columns, Ahead]:
     for name in ("enter_ns", "leave_ns"):
         column = rows[name].copy()
         known = moved[name] != 0
-        column[chosen[known]] = moved[name][known] + np.rint(first.at(moved[name][known])).astype(
-            np.int64
-        )
+        column[chosen[known]] = first.shift(moved[name][known])
         rows = rows.with_column(name, column)
-    begun, ended = ends + first.at(ends)
+    begun, ended = ends + first.offset_at(ends)
     slope = (level[1] - level[0]) / max(ended - begun, 1.0)
     return rows.with_column("slack_ns", slack), Ahead(begun, level[0], slope)
 

@@ -7,13 +7,12 @@ places every device's clock on that of the first one.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 
 from evenstep.diagnose.graph.structure import Intervals, means, quantiles, row_hash, row_numbers
 from evenstep.diagnose.levels import LOW, MINOR, MOST, NEARLY_ALL, SURE
-from evenstep.trace.clocks.bounds import largest_bound
+from evenstep.trace.clocks.bounds import OffsetLine, largest_bound
 from evenstep.trace.columns import Array, Columns, begins, run_numbers, running_maximum
 
 FASTEST_DRIFT = 200e-6  # of a device's clock against its host's
@@ -85,8 +84,7 @@ def on_one_clock(rows: Columns, lanes: int) -> Columns:
             if len(told):
                 own = leave[told].astype(float)
                 offset = _offset(own, ended[rows.operation[told]] - own)
-                enter[at] += np.rint(offset.at(enter[at])).astype(np.int64)
-                leave[at] += np.rint(offset.at(leave[at])).astype(np.int64)
+                enter[at], leave[at] = offset.shift(enter[at]), offset.shift(leave[at])
             np.minimum.at(ends[1], rows.operation[at], leave[at])
             np.minimum.at(ends[0], rows.operation[at], np.where(seen[at], leave[at], np.inf))
             waiting.remove(lane)
@@ -263,25 +261,25 @@ def _on_streams(rows: Columns) -> tuple[Array, Array]:
     return after, busy
 
 
-def issue_line(rows: Columns) -> Offset:
+def issue_line(rows: Columns) -> OffsetLine:
     """What to add to the common time of devices to get their hosts', which read one clock: the
     least by which nothing begins before it is issued, and that drifts no faster than a clock does;
     and, as hosts may always be far ahead, as much more as they surely see all ends later."""
     order = np.argsort(rows.enter_ns, kind="stable")
     time, behind = (one[order].astype(float) for one in (rows.enter_ns, rows.issued_ns))
     least = largest_bound(time - time[:1], behind - time, FASTEST_DRIFT)
-    line = Offset(0.0, 0.0, 0.0, time, least)
-    return line._replace(level=_surely_later(rows, line)) if len(time) else line
+    line = OffsetLine(time, least, np.zeros(len(time)))
+    return line._replace(offset_ns=least + _surely_later(rows, line))
 
 
-def _surely_later(rows: Columns, line: Offset) -> float:
+def _surely_later(rows: Columns, line: OffsetLine) -> float:
     """By how much hosts saw all ends later than `line` has them, less what the soonest look came
     after an end: of n looks at times that have nothing to do with the ends it is most surely below
     ln(1/p) n-ths of twice the mean."""
     rows = rows.select(rows.leave_ns > 0)
     if not len(rows):
         return 0.0
-    late = rows.seen_ns - rows.leave_ns - line.at(rows.leave_ns)
+    late = rows.seen_ns - rows.leave_ns - line.offset_at(rows.leave_ns)
     look = row_numbers(rows.lane, rows.seen_ns)
     each = quantiles(late, look, 0.0, int(look.max()) + 1)
     soonest = float(each.min())
@@ -289,35 +287,20 @@ def _surely_later(rows: Columns, line: Offset) -> float:
     return float(max(soonest - behind, 0.0))
 
 
-class Offset(NamedTuple):
-    """What to add to a clock's times: a line, and its corrections at the middles of pieces."""
-
-    base: float
-    slope: float
-    level: float
-    middles: Array = np.zeros(1)
-    rest: Array = np.zeros(1)
-
-    def at(self, times: Array) -> Array:
-        """The difference to add at these times of the clock."""
-        line = self.slope * (times - self.base) + self.level
-        return np.asarray(line + np.interp(times, self.middles, self.rest))
-
-
-def _offset(x: Array, y: Array) -> Offset:
+def _offset(x: Array, y: Array) -> OffsetLine:
     """The offset fitted to differences `y` at times `x`: a line, and where ends suffice the median
-    residual of each piece."""
-    base = float(x[0])
+    residual of each piece, at its middle."""
     if len(x) < 4 or np.ptp(x) == 0:
-        return Offset(base, 0.0, float(np.median(y)))
+        return OffsetLine(x[:1], np.array([np.median(y)]), np.zeros(1))
+    at, off = x[:1], np.zeros(1)
     kept = np.ones(len(x), bool)
     for _ in range(3):
-        slope, level = np.polyfit(x[kept] - base, y[kept], 1)
-        rest = y - (slope * (x - base) + level)
+        slope, level = np.polyfit(x[kept] - x[0], y[kept], 1)
+        rest = y - (slope * (x - x[0]) + level)
         kept = np.abs(rest) <= max(float(np.quantile(np.abs(rest), NEARLY_ALL)), 1.0)
-    if len(x) < 2 * STRETCH:
-        return Offset(base, float(slope), float(level))
-    parts = np.array_split(np.argsort(x, kind="stable"), len(x) // STRETCH)
-    middles = np.array([float(x[part].mean()) for part in parts])
-    off = np.array([float(np.median(rest[part])) for part in parts])
-    return Offset(base, float(slope), float(level), middles, off)
+    if len(x) >= 2 * STRETCH:
+        parts = np.array_split(np.argsort(x, kind="stable"), len(x) // STRETCH)
+        at = np.array([x[part].mean() for part in parts])
+        off = np.array([np.median(rest[part]) for part in parts])
+    drift = float(slope)
+    return OffsetLine(at, drift * (at - x[0]) + level + off, np.zeros(len(at)), rate=(drift, drift))

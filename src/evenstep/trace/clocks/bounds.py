@@ -40,7 +40,7 @@ class OffsetLine(NamedTuple):
 
     def shift(self, times_ns: Array) -> Array:
         """Convert times of the clock to the reference."""
-        return times_ns + self.offset_at(times_ns).astype(np.int64)
+        return times_ns + np.rint(self.offset_at(times_ns)).astype(np.int64)
 
     def error_at(self, times_ns: Array) -> Array:
         """Bound on the offset's error at times of the clock."""
