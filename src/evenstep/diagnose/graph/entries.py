@@ -16,12 +16,9 @@ import numpy as np
 from evenstep.diagnose.graph.structure import NO_HOST, row_numbers
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Array, Columns, begins, key_numbers, run_numbers
-from evenstep.trace.spool.layout import SYNCHRONIZING_OPS, Flag, Kind, Op, Phase
+from evenstep.trace.spool.layout import FROM_ROOT, SYNCHRONIZING_OPS, TO_ROOT, Flag, Kind, Op, Phase
 from evenstep.trace.trace import Trace, match_messages
 
-FROM_ROOT = (int(Op.BROADCAST), int(Op.SCATTER))
-TO_ROOT = (int(Op.REDUCE), int(Op.GATHER))
-_SYNCHRONIZING = tuple(map(int, SYNCHRONIZING_OPS))
 _DEVICE, _ASYNC = int(Flag.ON_DEVICE), int(Flag.ASYNC)
 _BLOCKED, _FAILED = int(Flag.HOST_BLOCKED), int(Flag.FAILED)
 _UPPER_BOUND = int(Flag.EXIT_UPPER_BOUND)
@@ -134,8 +131,8 @@ def on_device(events: Columns) -> Array:
 def _unrelated_records(events: Columns, number: Array, placed: Columns, rooted: Array) -> Array:
     """Records that tell nothing of the other members: their group or kind is not known, or their
     root, unless all kernels of the kind and group that begin before the last last until that."""
-    known = np.isin(events.op, _SYNCHRONIZING + FROM_ROOT + TO_ROOT) & (events.group >= 0)
-    rootless = ~rooted & ~np.isin(events.op, _SYNCHRONIZING)
+    known = np.isin(events.op, SYNCHRONIZING_OPS + FROM_ROOT + TO_ROOT) & (events.group >= 0)
+    rootless = ~rooted & ~np.isin(events.op, SYNCHRONIZING_OPS)
     if not rootless.any():
         return np.asarray(~known)
     last = np.full(int(number[-1]) + 1, np.iinfo(np.int64).min)

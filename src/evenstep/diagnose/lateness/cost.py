@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evenstep.diagnose.graph.entries import TO_ROOT
 from evenstep.diagnose.graph.peers import Peers, between_barriers, peers
 from evenstep.diagnose.graph.replay import Change, combine, replay, step_lengths
 from evenstep.diagnose.graph.structure import (
@@ -30,6 +29,7 @@ from evenstep.diagnose.levels import ERRORS, LISTED, MOST, UNDISTURBED
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.statistics.interval import BLOCK_STEPS
 from evenstep.trace.columns import Array
+from evenstep.trace.spool.layout import TO_ROOT
 
 NONE = Change.none()
 

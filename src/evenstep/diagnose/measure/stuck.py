@@ -195,7 +195,7 @@ def _without_all(events: Columns) -> Array:
     """Mask of synchronizing collectives that a member of the group had not reached: they ended by
     an error, even if it is not recorded. A member without any call in the group does not count."""
     found = np.zeros(len(events), bool)
-    waits = np.isin(events.op, [int(op) for op in SYNCHRONIZING_OPS])
+    waits = np.isin(events.op, SYNCHRONIZING_OPS)
     for group in np.unique(events.group[events.group >= 0]):
         mine = np.flatnonzero(events.group == group)
         sequence, ranks = events.group_seq[mine], events["rank"][mine]

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evenstep import allreduce
-from evenstep.diagnose.graph.entries import FROM_ROOT, TO_ROOT, collectives
+from evenstep.diagnose.graph.entries import collectives
 from evenstep.diagnose.graph.peers import message_ends
 from evenstep.diagnose.graph.structure import Graph, quantiles
 from evenstep.diagnose.levels import FEWEST, LOW, SMALLEST_SHARE
@@ -26,7 +26,7 @@ from evenstep.diagnose.measure.hosts import busiest, node_of, rack_of
 from evenstep.statistics.interval import z
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Array, Columns, key_numbers, positions_by_key, rows_by_key
-from evenstep.trace.spool.layout import SYNCHRONIZING_OPS, Kind, Op
+from evenstep.trace.spool.layout import FROM_ROOT, SYNCHRONIZING_OPS, TO_ROOT, Kind, Op
 from evenstep.trace.trace import Trace
 
 ENOUGH = 20  # collectives of a kind, from which its quiet level and its noise are known
@@ -60,7 +60,7 @@ def transfers(grid: StepGrid) -> Transfers:
 
 
 _FROM_GRAPH = ("group", "op", "size_bytes", "members", "root", "dtype")
-_OPS = list(map(int, (*SYNCHRONIZING_OPS, *FROM_ROOT, *TO_ROOT)))
+_OPS = SYNCHRONIZING_OPS + FROM_ROOT + TO_ROOT
 
 
 def _transfers(grid: StepGrid) -> Columns:

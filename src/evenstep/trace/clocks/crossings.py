@@ -14,13 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 from evenstep.trace.columns import Array, Columns, begins, run_numbers
-from evenstep.trace.spool.layout import SYNCHRONIZING_OPS, Flag, Kind, Op
+from evenstep.trace.spool.layout import FROM_ROOT, SYNCHRONIZING_OPS, TO_ROOT, Flag, Kind
 from evenstep.trace.trace import Trace, match_messages
 
 MOST_ROWS = 3_000_000  # of a larger trace, one in so many collectives of each group is used
-FROM_ROOT = (int(Op.BROADCAST), int(Op.SCATTER))
-TO_ROOT = (int(Op.REDUCE), int(Op.GATHER))
-_SYNCHRONIZING = tuple(int(op) for op in SYNCHRONIZING_OPS)
 
 
 class Crossings(NamedTuple):
@@ -86,7 +83,7 @@ def crossings(trace: Trace, clock_of: Mapping[int, int], *, together: bool = Fal
 def _collectives(trace: Trace, *, together: bool) -> _Rows:
     """Collectives that have ended and whose stamps are those of their entry and end."""
     events = trace.of_kind(Kind.COLLECTIVE)
-    ops = _SYNCHRONIZING if together else _SYNCHRONIZING + FROM_ROOT + TO_ROOT
+    ops = SYNCHRONIZING_OPS if together else SYNCHRONIZING_OPS + FROM_ROOT + TO_ROOT
     usable = np.isin(events.op, ops) & (events.group >= 0)
     if len(events) > MOST_ROWS:
         usable &= events.group_seq % np.uint64(-(-len(events) // MOST_ROWS)) == 0

@@ -138,9 +138,9 @@ class Op(IntEnum):
 
 
 #: Operations that no rank leaves before all ranks have entered: they show which rank is waited for.
-SYNCHRONIZING_OPS = frozenset(
-    {Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_TO_ALL, Op.BARRIER}
-)
+SYNCHRONIZING_OPS = Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_TO_ALL, Op.BARRIER
+#: Operations in which data goes from one rank to all, or from all to one.
+FROM_ROOT, TO_ROOT = (Op.BROADCAST, Op.SCATTER), (Op.REDUCE, Op.GATHER)
 
 
 class Phase(IntEnum):
