@@ -110,7 +110,7 @@ def test_rounds_are_seen_where_ranks_meet_rarely(asynchrony):
     trace = World(steps=80, noise=0.01).trace()
     rare = (trace.events.kind != int(Kind.COLLECTIVE)) | (trace.events.step % 8 == 7)
     found = rounds(step_grid(replace(trace, events=trace.events.select(rare))))
-    assert (found.steps, found.regular) == (8.0, True)
+    assert set(found.tolist()) == {8}
 
 
 def test_what_goes_together_with_the_loss_is_told_with_its_chance(asynchrony):

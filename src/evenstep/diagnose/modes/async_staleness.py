@@ -41,20 +41,12 @@ class Staleness(NamedTuple):
     logged: bool  # by the script, or counted from the steps
 
 
-class Rounds(NamedTuple):
-    """Steps between two synchronizations of all ranks."""
-
-    steps: float  # per round, median
-    regular: bool  # every round has as many
-
-
-def rounds(grid: StepGrid) -> Rounds | None:
-    """The rounds of a run that synchronizes more rarely than every step; None for any other."""
+def rounds(grid: StepGrid) -> Array:
+    """How many steps each round has in which ranks synchronize but once, more rarely than in every
+    other step; empty for any other run."""
     synced = np.asarray((grid.collectives > 0).all(axis=1))
-    if not len(synced) or synced.mean() > 0.5 or np.count_nonzero(synced) < 3:
-        return None
-    lengths = np.diff(np.flatnonzero(synced))
-    return Rounds(float(np.median(lengths)), bool((lengths == lengths[0]).all()))
+    rare = len(synced) > 0 and synced.mean() <= 0.5 and np.count_nonzero(synced) > 2
+    return np.diff(np.flatnonzero(synced & rare))
 
 
 def staleness(trace: Trace, grid: StepGrid) -> Staleness | None:
@@ -150,8 +142,8 @@ def find(case: Case) -> list[Finding]:
 def staleness_bounds(case: Case, updates: Staleness) -> tuple[Array, list[int]]:
     """Bound of each update's staleness, two deviations above that of equally fast ranks; and the
     ranks that are always staler, the stalest first: their bound is two deviations of a mean."""
-    regular = rounds(case.grid) if len(case.grid.steps) else None
-    equal = max(case.trace.world - 1.0, regular.steps - 1 if regular else 1.0, 1.0)
+    lengths = rounds(case.grid)
+    equal = max(case.trace.world - 1.0, float(np.median(lengths)) - 1 if len(lengths) else 1.0, 1.0)
     ranks, place, count = np.unique(updates.rank, return_inverse=True, return_counts=True)
     usual = np.array([np.median(updates.value[updates.rank == rank]) for rank in ranks])
     others = usual - above_others(usual[None])[0]
@@ -229,15 +221,14 @@ def _mean_by_step(step: Array, value: Array) -> tuple[Array, Array]:
 
 def summary(case: Case) -> dict[str, Any] | None:
     """How loosely the run is coupled; None where it synchronizes in every step and logs nothing."""
-    regular = rounds(case.grid) if len(case.grid.steps) else None
-    updates = staleness(case.trace, case.grid)
+    lengths, updates = rounds(case.grid), staleness(case.trace, case.grid)
     related = relations(case, updates) if len(case.grid.steps) else []
-    if regular is None and updates is None and not related:
+    if not len(lengths) and updates is None and not related:
         return None
     quantiles = {"p50": 0.5, "p95": 0.95, "max": 1.0}
     return {
-        "steps_per_round": regular and regular.steps,
-        "regular_rounds": regular and regular.regular,
+        "steps_per_round": float(np.median(lengths)) if len(lengths) else None,
+        "regular_rounds": bool((lengths == lengths[0]).all()) if len(lengths) else None,
         "staleness": updates
         and {"mean": float(updates.value.mean())}
         | {name: float(np.quantile(updates.value, at)) for name, at in quantiles.items()},
