@@ -5,7 +5,8 @@ Sentences are templates in `sentences.toml`, filled with the numbers of a mode.
 A field in braces is a number and its format: `{took:time}`, `{part:percent}`, `{those:ranks}`, or a
 format of Python's; `{those:waits|wait}` is the first word for one and the second for several. An
 option has three sentences: the action, its cost, and how its gain was predicted. Evidence has a
-metric, the number measured, the one expected (by name or itself; "" unknown), and a unit.
+metric, the number measured, the one expected (by name or itself; "" unknown), and a unit; it is
+left out where that number is not given.
 
 The verdict has four parts that each stand alone: culprit, cost, cause and action. The cost is the
 finding's part of what all findings cost; the gain of its removal alone is given as step times
@@ -107,7 +108,7 @@ def make_finding(
         effect=Effect(round(share.value, 4), projected),
         options=sorted(told, key=lambda option: "convergence" in option.cost),
         evidence=[
-            *(_evidence(one, numbers) for one in texts.get("evidence", ())),
+            *(_evidence(one, numbers) for one in texts.get("evidence", ()) if one[1] in numbers),
             *(one.rounded() for one in evidence),
         ],
         title=words.capital(_Sentence().vformat(texts["title"], (), numbers))

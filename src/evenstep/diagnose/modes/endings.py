@@ -400,13 +400,14 @@ def restart_amplification(case: Case) -> list[Finding]:
     unsure_s = total.unsure_steps * total.running_s / max(total.steps, 1)  # may be lost, too
     share = Share(value, value, min((total.lost_s + unsure_s) / total.elapsed_s, 1.0))
     return finding_of(
-        case, "restart_amplification", Gain(share), numbers=_numbers_of_restarts(total), at=When(),
-        options=_gains_of_restarts(total, share), evidence=_evidence_of_restarts(case, total),
+        case, "restart_amplification", Gain(share), at=When(),
+        numbers=_causes_of_restarts(total) | _costs_of_restarts(total, case.trace.run.get(PRICE)),
+        options=_gains_of_restarts(total, share),
     )  # fmt: skip
 
 
-def _numbers_of_restarts(total: AttemptsAccount) -> dict[str, Any]:
-    best, before = total.cadence, total.attempts[:-1]
+def _causes_of_restarts(total: AttemptsAccount) -> dict[str, Any]:
+    before = total.attempts[:-1]
     preempted = [one.preempted for one in before if one.preempted]
     verdicts = [one["verdict"] for one in restarts(total.attempts)]
     steadiness = next((word for word in ("amplified", "reset") if word in verdicts), None)
@@ -414,14 +415,6 @@ def _numbers_of_restarts(total: AttemptsAccount) -> dict[str, Any]:
     why = "unseen" if not seen else "slow" if total.gap_s > total.work_s else "seen"
     failure = f"attempt {before[-1].number}: {before[-1].failure}; "
     return {
-        "attempts": len(total.attempts),
-        "elapsed": total.elapsed_s * 1e9,
-        "again": total.lost_steps + total.unsure_steps,
-        "up_to": "up to " if total.unsure_steps else "",
-        "steps": total.steps,
-        "restarts": words.plural(len(total.losses), "restart"),
-        "gap": 1e9 * total.gap_s,
-        "amplification": total.amplification,
         "why": say(
             f"restart_amplification.{why}",
             each=1e9 * total.gap_s / len(total.losses), first=f"attempt-{before[0].number:03d}",
@@ -432,11 +425,38 @@ def _numbers_of_restarts(total: AttemptsAccount) -> dict[str, Any]:
             number=len(preempted), of=len(before), signals=" and ".join(sorted(set(preempted))),
         ) if preempted else "",
         "steadiness": say(f"restart_amplification.{steadiness}") if steadiness else "",
-        "often": "more often" if best and best.best_s < best.now_s else "less often",
-        "best": best and best.best_s * 1e9,
-        "now": best and best.now_s * 1e9,
-        "write": best and best.checkpoint_s * 1e9,
     }  # fmt: skip
+
+
+def _costs_of_restarts(total: AttemptsAccount, price: Any) -> dict[str, Any]:
+    """What they cost; the cadence of checkpoints; energy, where every attempt has its counter; and
+    CV and rate of the steps after the last restart, beside those before it."""
+    *_, before, after = total.attempts
+    joules = [one.energy_joules for one in total.attempts if one.energy_joules is not None]
+    step_s, hours = total.running_s / max(total.steps, 1), after.ranks * 1000 / 3600
+    paid, due = total.elapsed_s / total.net_steps * hours, step_s * hours
+    found: dict[str, Any] = {
+        "attempts": len(total.attempts), "elapsed": 1e9 * total.elapsed_s, "steps": total.steps,
+        "up_to": "up to " if total.unsure_steps else "", "surely": total.lost_steps,
+        "again": total.lost_steps + total.unsure_steps, "lost": 1e9 * total.lost_s,
+        "restarts": words.plural(len(total.losses), "restart"), "gap": 1e9 * total.gap_s,
+        "longest": 1e9 * max(loss.gap_s for loss in total.losses),
+        "amplification": total.amplification, "hours": paid, "due_hours": due,
+        "cv": after.cv_at_start, "cv_before": before.cv_at_end,
+        "rate": after.rate_at_start, "rate_before": before.rate_at_end,
+    }  # fmt: skip
+    if isinstance(price, int | float):
+        found |= {"cost": price * paid, "due_cost": price * due}
+    if len(joules) == len(total.attempts):
+        found["energy"] = sum(joules) / total.net_steps
+        found["due_energy"] = sum(joules) / max(total.steps, 1)
+    if (best := total.cadence) is not None:
+        found |= {
+            "best": 1e9 * best.best_s, "now": 1e9 * best.now_s, "write": 1e9 * best.checkpoint_s,
+            "between_failures": 1e9 * best.between_failures_s,
+            "often": "more often" if best.best_s < best.now_s else "less often",
+        }  # fmt: skip
+    return found
 
 
 def _gains_of_restarts(total: AttemptsAccount, share: Share) -> dict[str, Share | None]:
@@ -448,38 +468,3 @@ def _gains_of_restarts(total: AttemptsAccount, share: Share) -> dict[str, Share 
     elif gain := total.cadence.saved(total.gap_s / len(total.losses)):
         gains = {"cadence": Share(min(gain, share.value), nan, nan), **gains}
     return dict(sorted(gains.items(), key=lambda item: -item[1].value if item[1] else 0.0))
-
-
-def _evidence_of_restarts(case: Case, total: AttemptsAccount) -> list[Evidence]:
-    """What they cost; the cadence of checkpoints; energy, where every attempt has its counter; and
-    CV and rate of the steps after the last restart, beside those before it."""
-    *_, before, after = total.attempts
-    per_step_s = total.elapsed_s / total.net_steps
-    running_s = total.running_s / max(total.steps, 1)
-    hours, price, best = after.ranks * 1000 / 3600, case.trace.run.get(PRICE), total.cadence
-    items = [
-        Evidence("attempts", len(total.attempts), 1, "attempts"),
-        Evidence("steps_done_again", total.lost_steps, 0, "steps"),
-        Evidence("time_lost", total.lost_s * 1e9, 0, "ns"),
-        Evidence("restart_amplification", total.amplification, 1.0, "factor"),
-        Evidence("time_to_restart", 1e9 * max(loss.gap_s for loss in total.losses), None, "ns"),
-        Evidence("rank_hours_per_1000_steps", per_step_s * hours, running_s * hours, "h"),
-    ]
-    if isinstance(price, int | float):
-        paid, due = (price * hours * each for each in (per_step_s, running_s))
-        items.append(Evidence("cost_per_1000_steps", paid, due, "money"))
-    joules = [one.energy_joules for one in total.attempts if one.energy_joules is not None]
-    if len(joules) == len(total.attempts):
-        net, done = (sum(joules) / steps for steps in (total.net_steps, max(total.steps, 1)))
-        items.append(Evidence("energy_per_step_that_counts", net, done, "J"))
-    if best is not None:
-        items += [
-            Evidence("time_between_checkpoints", best.now_s * 1e9, best.best_s * 1e9, "ns"),
-            Evidence("checkpoint_time", best.checkpoint_s * 1e9, None, "ns"),
-            Evidence("mean_time_between_failures", best.between_failures_s * 1e9, None, "ns"),
-        ]
-    return [
-        *items,
-        Evidence("cv_after_restart", after.cv_at_start, before.cv_at_end, "1"),
-        Evidence("throughput_after_restart", after.rate_at_start, before.rate_at_end, "steps/s"),
-    ]

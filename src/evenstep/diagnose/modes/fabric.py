@@ -20,7 +20,7 @@ import numpy as np
 
 from evenstep import words
 from evenstep.diagnose import levels
-from evenstep.diagnose.finding import Evidence, Finding, When, Where
+from evenstep.diagnose.finding import Finding, When, Where
 from evenstep.diagnose.graph.peers import message_ends
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Case
@@ -149,14 +149,12 @@ def _of_episodes(case: Case, slow: _SlowTransfers, gain: Gain) -> list[Finding]:
             "at": f" on the link {where.links[0]}" if len(where.links) == 1 else "",
             "again": f", every {words.duration(period.period * 1e9)}" if period else "",
             "neighbour": "another job with steps of its own" if period else "other traffic",
+            **({"period": period.period} if period else {}),
         },
         where=where, at=When(recurs.steps, "oscillating") if period else recurs,
         options=({"errors": gain.share} if alone else {}) | {"apart": gain.share}
         | ({"token": None} if period else {}),
-        evidence=[
-            *([Evidence("contention_period", period.period, None, "s")] if period else []),
-            *congestion(case.trace, case.grid, late),
-        ],
+        evidence=congestion(case.trace, case.grid, late),
     )  # fmt: skip
 
 
