@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TORCH := torch==2.13.0
-TOOLS := pytest pytest-rerunfailures pytest-xdist hypothesis coverage mypy ruff playwright \
+TOOLS := pytest pytest-xdist hypothesis coverage mypy ruff playwright \
 	perfetto protobuf prometheus_client jsonschema opentelemetry-proto \
 	mkdocs-material "mkdocstrings[python]" promql-parser grafana-foundation-sdk \
 	kubernetes-validate kubeflow-trainer-api hatchling pandas polars
@@ -24,11 +24,14 @@ demo: $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 # All but the real jobs of other stacks, whose waits are compared with a clock: those are below.
-# What fails once is tried once more and told as RERUN: a job of several processes may meet a machine
-# that stands still for seconds. A line RERUN is a defect of that test, to be mended. A file's tests
-# share what they made: each file goes to one of the two processes.
+# What fails is tried once more, alone, and told as RERUN: a job of several processes may meet a
+# machine that stands still for seconds. A line RERUN is a defect of that test, to be mended. A file's
+# tests share what they made: each file goes to one of the two processes.
+ALL := --ignore=tests/stacks --ignore=tests/frameworks -m "not clock"
 test: $(VENV)/.ready
-	$(BIN)/python -m pytest --ignore=tests/stacks --ignore=tests/frameworks -m "not clock" -n 2 --dist loadfile --no-loadscope-reorder --reruns 1 -rsfER
+	$(BIN)/python -m pytest $(ALL) -n 2 --dist loadfile --no-loadscope-reorder -rsfE \
+		|| { test $$? -eq 1 && echo "RERUN of what failed" \
+		&& $(BIN)/python -m pytest $(ALL) --last-failed --last-failed-no-failures=none -rfE; }
 
 # Every stack really runs, with a known delay, and so does every job that a page tells to start. Wants
 # a machine that does nothing else: some six minutes.

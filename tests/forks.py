@@ -240,6 +240,7 @@ def _become(order: dict) -> None:
     """The process that was asked for, up to its end."""
     os.environ.clear()
     os.environ.update(order["env"])
+    tempfile.tempdir = None  # which that may name
     os.chdir(order["cwd"])
     streams = order["streams"]
     if isinstance(streams, str):

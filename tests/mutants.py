@@ -338,23 +338,26 @@ class Learned(NamedTuple):
 
     def tests(self, mutant: Mutant) -> list[str]:
         """Quickest first, as many as fit, then their neighbours, which may judge what was kept from
-        the first use of a line; of a line no test executes itself, the jobs."""
+        the first use of a line; of a line no test executes itself, as what is run once, at import,
+        the jobs, the tests of other lines of its file and those of the package."""
         here = self.lines.get(mutant.file, {})
         rows = [here.get(str(line), []) for line in mutant.statement]
-        names = {name for row in rows for name in row if name in self.took}
-        if not names:
-            whole = {name for row in here.values() for name in row if name in self.took}
-            quick = sorted(whole, key=self.took.__getitem__)[:30]
-            file, jobs = Path(mutant.file), PACKAGES[mutant.package].jobs
-            far = {
-                job: not {file.stem, file.parent.name} & set(Path(job).stem.split("_"))
-                for job in jobs
-            }
-            return [*sorted(jobs, key=far.__getitem__), *quick]
-        files = {name.partition("::")[0] for name in names}
-        beside = {name for name in self.took if name.partition("::")[0] in files} - names
-        chosen, spent = [], 0.0
-        for some in (names, beside):
+        if names := {name for row in rows for name in row if name in self.took}:
+            files = {name.partition("::")[0] for name in names}
+            beside = {name for name in self.took if name.partition("::")[0] in files} - names
+            return self._quickest(names, beside)
+        whole = {name for row in here.values() for name in row if name in self.took}
+        file, jobs = Path(mutant.file), PACKAGES[mutant.package].jobs
+        far = {
+            job: not {file.stem, file.parent.name} & set(Path(job).stem.split("_")) for job in jobs
+        }
+        return [*sorted(jobs, key=far.__getitem__), *self._quickest(whole, set(self.took) - whole)]
+
+    def _quickest(self, *groups: set[str]) -> list[str]:
+        """Of one group after the other, as many as fit."""
+        chosen: list[str] = []
+        spent = 0.0
+        for some in groups:
             for name in sorted(some, key=self.took.__getitem__):
                 if chosen and spent + self.took[name] > ENOUGH_S:
                     break

@@ -106,8 +106,9 @@ thread = threading.Thread(target=work)
 thread.start()
 gc.callbacks.append(lambda phase, info: time.sleep(1e-5))  # another thread runs meanwhile
 gc.set_threshold(1)
+sys.setswitchinterval(5e-4)  # after each of them this thread need not wait long for its turn
 try:
-    for _ in range(150):
+    for _ in range(100):
         frames_of_thread(thread.ident)
 finally:
     running = False

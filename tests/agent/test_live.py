@@ -23,6 +23,12 @@ def view(tmp_path):
     return LiveView(tmp_path)
 
 
+@pytest.fixture
+def unwritten(monkeypatch):
+    """For thousands of windows of which only the log is read."""
+    monkeypatch.setattr(live, "write_whole", lambda path, text: None)
+
+
 def windows(works, *, steps=1):
     """Reports of windows, the share of the step that each rank works given for each."""
     for number, shares in enumerate(works, start=1):
@@ -127,11 +133,13 @@ def test_ranks_that_take_turns_are_not_worth_a_line(view, caplog, ranks, turns):
     assert said_of(view, caplog, works) == []
 
 
+@pytest.mark.usefixtures("unwritten")
 def test_noise_alone_is_not_worth_a_line(view, caplog):
     rng = random.Random(2)
     assert said_of(view, caplog, [noisy(rng, 0.0, noise=0.2) for _ in range(2000)]) == []
 
 
+@pytest.mark.usefixtures("unwritten")
 @pytest.mark.parametrize(("ranks", "lines"), [(2, 0.1), (4, 0.3)])
 def test_ranks_that_wait_for_cores_now_and_then_are_seldom_worth_a_line(
     tmp_path, caplog, ranks, lines

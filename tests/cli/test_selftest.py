@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -60,7 +59,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_training(capsys, 
 def test_a_test_that_is_stopped_leaves_a_line_and_nothing_else(tmp_path):
     pytest.importorskip("torch")
     child = subprocess.Popen(
-        [sys.executable, "-m", "evenstep", "selftest"], text=True, stdout=subprocess.PIPE,
+        [python(), "-m", "evenstep", "selftest"], text=True, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, env={**os.environ, "TMPDIR": str(tmp_path)},
     )  # fmt: skip
     wait_until(lambda: list(tmp_path.glob("evenstep-selftest-*/run/attempt-000/rank-*.spool")))

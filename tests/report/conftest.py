@@ -54,6 +54,21 @@ def browser() -> Iterator[Any]:
         chromium.close()
 
 
+@pytest.fixture(scope="session")
+def only_tab(browser: Any) -> Any:
+    return browser.new_page()
+
+
+@pytest.fixture
+def tab(only_tab: Any) -> Iterator[Any]:
+    """A tab as if it were new: one in which others were opened costs less."""
+    only_tab.set_viewport_size({"width": 1280, "height": 720})
+    only_tab.emulate_media(color_scheme="light", media="screen")
+    yield only_tab
+    only_tab.evaluate("localStorage.clear()")
+    only_tab.goto("about:blank")
+
+
 @pytest.fixture
 def trace() -> Trace:
     ranks = {

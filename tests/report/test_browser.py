@@ -35,13 +35,22 @@ class Opened:
         self.page = page
         self.complaints: list[str] = []
         self.requests: list[str] = []
-        page.on("console", lambda message: self.complaints.append(message.text))
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("request", lambda request: self.requests.append(request.url))
+        self._heard = {
+            "console": lambda message: self.complaints.append(message.text),
+            "pageerror": lambda error: self.complaints.append(str(error)),
+            "request": lambda request: self.requests.append(request.url),
+        }
+        for event, hears in self._heard.items():
+            page.on(event, hears)
         page.goto(path.as_uri())
         page.wait_for_selector("html[data-ready]", timeout=60_000)
         if not folded:
             page.evaluate(UNFOLD)
+
+    def leave(self) -> None:
+        """Listen no more: the tab is another test's."""
+        for event, hears in self._heard.items():
+            self.page.remove_listener(event, hears)
 
     def colors(self, canvas: str) -> list[str]:
         return list(self.page.eval_on_selector(f"#{canvas}", COLORS))
@@ -65,10 +74,10 @@ def file(place: Path, diagnosis: Diagnosis, trace: Trace, steps: Columns) -> Pat
 
 
 @pytest.fixture
-def opened(browser: Any, file: Path) -> Iterator[Opened]:
-    page = browser.new_page(color_scheme="light")
-    yield Opened(page, file)
-    page.close()
+def opened(tab: Any, file: Path) -> Iterator[Opened]:
+    page = Opened(tab, file)
+    yield page
+    page.leave()
 
 
 def test_the_verdict_is_the_heading(opened: Opened, diagnosis: Diagnosis) -> None:

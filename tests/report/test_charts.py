@@ -34,10 +34,10 @@ def file(place: Path, diagnosis: Diagnosis, trace: Trace, steps: Columns) -> Pat
 
 
 @pytest.fixture
-def opened(browser: Any, file: Path) -> Iterator[Opened]:
-    page = browser.new_page(color_scheme="light")
-    yield Opened(page, file)
-    page.close()
+def opened(tab: Any, file: Path) -> Iterator[Opened]:
+    page = Opened(tab, file)
+    yield page
+    page.leave()
 
 
 def press(opened: Opened, chart: str, *keys: str) -> str:
@@ -171,13 +171,14 @@ def large_place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def large(browser: Any, large_place: Path, diagnosis: Diagnosis, trace: Trace) -> Iterator[Opened]:
+def large(tab: Any, large_place: Path, diagnosis: Diagnosis, trace: Trace) -> Iterator[Opened]:
     """1,024 ranks in 150 steps, all a little late, one of them by 9 ms and named."""
     if not large_place.exists():
         write_large(large_place, diagnosis, trace)
-    page = browser.new_page(color_scheme="light", viewport={"width": 1280, "height": 900})
-    yield Opened(page, large_place, folded=True)
-    page.close()
+    tab.set_viewport_size({"width": 1280, "height": 900})
+    page = Opened(tab, large_place, folded=True)
+    yield page
+    page.leave()
 
 
 def write_large(place: Path, diagnosis: Diagnosis, trace: Trace) -> None:

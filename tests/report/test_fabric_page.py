@@ -43,8 +43,8 @@ Open = Callable[..., tuple[Opened, Result]]
 
 
 @pytest.fixture
-def opened(browser: Any, tmp_path: Path) -> Iterator[Open]:
-    tabs = []
+def opened(tab: Any, tmp_path: Path) -> Iterator[Open]:
+    pages = []
 
     def open_(*sets: str) -> tuple[Opened, Result]:
         result, trace = simulate_trace(scenarios.parse({}, ("cluster.nodes=8", *JOB, *sets)))
@@ -52,12 +52,12 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Open]:
         links = Chart({"links": mapped.bundles}, mapped.facts())
         told = result.to_json()["links"]
         sheet.write(path, html.render(diagnose(trace), trace, links=told, link_map=links))
-        tabs.append(browser.new_page(color_scheme="light"))
-        return Opened(tabs[-1], path), result
+        pages.append(Opened(tab, path))
+        return pages[-1], result
 
     yield open_
-    for tab in tabs:
-        tab.close()
+    for page in pages:
+        page.leave()
 
 
 def press(opened: Opened, *keys: str) -> str:

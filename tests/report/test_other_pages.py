@@ -30,17 +30,17 @@ steps = 5
 
 
 @pytest.fixture
-def opened(browser: Any, tmp_path: Path) -> Iterator[Any]:
-    tabs = []
+def opened(tab: Any, tmp_path: Path) -> Iterator[Any]:
+    pages = []
 
     def open_(text: str) -> Opened:
-        tabs.append(browser.new_page(color_scheme="light"))
         sheet.write(tmp_path / "page.html", text)
-        return Opened(tabs[-1], tmp_path / "page.html")
+        pages.append(Opened(tab, tmp_path / "page.html"))
+        return pages[-1]
 
     yield open_
-    for tab in tabs:
-        tab.close()
+    for page in pages:
+        page.leave()
 
 
 def test_a_sweeps_cells_carry_its_numbers_and_follow_the_measure(opened: Any, sweep: Any) -> None:  # noqa: F811
