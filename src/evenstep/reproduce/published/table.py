@@ -58,7 +58,7 @@ def estimate(scenario: Scenario) -> ErrorEstimate | None:
 
 def _is_measured(scenario: Scenario) -> bool:
     """Whether an all-reduce is within the sizes and machines that were measured."""
-    sizes = [*collectives.NVLS_US, *(pair.size_bytes for pair in collectives.SEVERAL)]
+    sizes = [*collectives.NVLS_US, *(pair.mib * collectives.MIB for pair in collectives.SEVERAL)]
     return (
         scenario.work.operation == "all_reduce"
         and scenario.collectives.algorithm == "nccl"
