@@ -11,7 +11,7 @@ import numpy as np
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.diagnose.measure.overview import step_table
 from evenstep.errors import UsageError
-from evenstep.trace.columns import means_of
+from evenstep.trace.columns import largest_of, means_of
 from evenstep.trace.trace import Trace
 
 MOST_POINTS = 2_000
@@ -26,8 +26,7 @@ def points(trace: Trace) -> list[Point]:
     steps, place = np.unique(table.step, return_inverse=True)
     width = -(-len(steps) // MOST_POINTS)
     bins = place.reshape(-1) // width
-    latest = np.full(int(bins.max()) + 1, np.nan)
-    np.fmax.at(latest, bins, np.asarray(table.lateness_ns, float))
+    latest = largest_of(np.asarray(table.lateness_ns, float), bins, least=np.nan)
     columns = {
         "evenstep/step_time_s": means_of(table.end_ns - table.start_ns, bins, len(latest)),
         "evenstep/wait_s": means_of(table.wait_ns, bins, len(latest)),

@@ -164,6 +164,21 @@ def medians_of(values: Array, place: Array, size: int) -> Array:
     return np.where(count > 0, middle / 2, 0.0)
 
 
+def largest_of(values: Array, place: Any, size: Any = None, *, least: Any = -(2**63)) -> Array:
+    """Largest of the values at each of `size` places, by default as many as there are; `least`
+    without any. In a table, of which `size` is the shape, a place is its row and its column."""
+    found = np.full(int(place.max(initial=0)) + 1 if size is None else size, least)
+    np.fmax.at(found, place, values)
+    return found
+
+
+def smallest_of(values: Array, place: Any, size: Any = None, *, most: Any = 2**63 - 1) -> Array:
+    """The same of the smallest; `most` without any."""
+    found = np.full(int(place.max(initial=0)) + 1 if size is None else size, most)
+    np.fmin.at(found, place, values)
+    return found
+
+
 def means_of(values: Array, place: Array, size: int) -> Array:
     """Mean of the known values at each of `size` places; NaN without any."""
     known = np.isfinite(values)

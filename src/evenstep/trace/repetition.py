@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evenstep.trace.columns import Array, Columns, key_numbers, rows_by_key
+from evenstep.trace.columns import Array, Columns, key_numbers, largest_of, rows_by_key
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from evenstep.trace.spooled import NONE_VALUES, OnDisk
 from evenstep.trace.trace import Trace
@@ -223,10 +223,8 @@ def _calls(trace: Trace, issued_ns: Array | None) -> _Calls | None:
     on_device = (rows.flags & int(Flag.ON_DEVICE)) != 0
     collective = rows.kind == int(Kind.COLLECTIVE)
     timed = ~collective | (np.where(on_device, rows.device_exit_ns, rows.exit_ns) > 0)
-    place = np.unique(rows["rank"], return_inverse=True)[1]
-    done = np.zeros(int(place.max(initial=0)) + 1, np.int64)
-    np.maximum.at(done, place, np.where(timed, np.arange(len(rows)), 0))
-    kept = np.arange(len(rows)) <= done[place] + 1  # one in flight closes the last step
+    done = largest_of(np.where(timed, np.arange(len(rows)), 0), rows["rank"])
+    kept = np.arange(len(rows)) <= done[rows["rank"]] + 1  # one in flight closes the last step
     rows, timed = rows.select(kept), timed[kept]
     on_device, collective = on_device[kept], collective[kept]
     ranks, first = np.unique(rows["rank"], return_index=True)

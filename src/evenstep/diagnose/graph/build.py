@@ -30,7 +30,7 @@ from evenstep.diagnose.graph.structure import (
 )
 from evenstep.diagnose.levels import LOW, NEARLY_ALL
 from evenstep.trace.clocks.clocks import Clocks
-from evenstep.trace.columns import Array, Columns, begins, running_maximum
+from evenstep.trace.columns import Array, Columns, begins, largest_of, running_maximum
 from evenstep.trace.spool.layout import Kind, Phase
 from evenstep.trace.trace import COMPUTE, Trace
 
@@ -301,8 +301,7 @@ def _with_usual_messages(span: LaneExtent, found: Entries, ended: Array) -> Arra
     usual = most = _quiet_durations(took, channel, seen, took)  # an end is a bound
     for _ in range(2):
         expected = np.minimum(_quiet_durations(took, channel, sure, usual), most) + entered
-        last = np.full(len(rows), -np.inf)
-        np.maximum.at(last, wait, expected[number])
+        last = largest_of(expected[number], wait, least=-np.inf)
         told = np.bincount(number, blocked & (expected[number] == last[wait])) > 0
         awaited = seen & (told & (received <= entered) | held)
         usual = _quiet_durations(took, kind, awaited, most)

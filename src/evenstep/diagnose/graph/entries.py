@@ -15,7 +15,7 @@ import numpy as np
 
 from evenstep.diagnose.graph.structure import NO_HOST, row_numbers
 from evenstep.trace.clocks.clocks import Clocks
-from evenstep.trace.columns import Array, Columns, begins, key_numbers, run_numbers
+from evenstep.trace.columns import Array, Columns, begins, key_numbers, largest_of, run_numbers
 from evenstep.trace.spool.layout import FROM_ROOT, SYNCHRONIZING_OPS, TO_ROOT, Flag, Kind, Op, Phase
 from evenstep.trace.trace import Trace, match_messages
 
@@ -135,8 +135,7 @@ def _unrelated_records(events: Columns, number: Array, placed: Columns, rooted: 
     rootless = ~rooted & ~np.isin(events.op, SYNCHRONIZING_OPS)
     if not rootless.any():
         return np.asarray(~known)
-    last = np.full(int(number[-1]) + 1, np.iinfo(np.int64).min)
-    np.maximum.at(last, number, placed.enter_ns)
+    last = largest_of(placed.enter_ns, number)
     early = rootless & on_device(events) & (last[number] - placed.enter_ns >= TELLING_NS)
     kind = key_numbers(events.group, events.op)
     came, left = (np.bincount(kind, early & one) for one in (early, placed.leave_ns < last[number]))
@@ -149,8 +148,7 @@ def _waiting_roots(
 ) -> Array:
     """Roots of a broadcast that, though they need not, regularly wait for the last member, where
     their ends are known."""
-    last = np.full(int(number[-1]) + 1, np.iinfo(np.int64).min)
-    np.maximum.at(last, number, enter)
+    last = largest_of(enter, number)
     known = (events.flags & _BLOCKED) != 0
     known |= (events.flags & (_ASYNC | _UPPER_BOUND)) == _ASYNC
     blocked = roots & known & ((events.flags & _DEVICE) == 0)
@@ -322,8 +320,7 @@ def _rendezvous(
     gloo = [place for place, group in enumerate(trace.groups) if group.backend == GLOO]
     meets = np.bincount(number, device | np.isin(events.group, gloo)) == 2
     enter, leave = placed.enter_ns, placed.leave_ns
-    last = np.zeros(int(number[-1]) + 1, np.int64)
-    np.maximum.at(last, number, enter)
+    last = largest_of(enter, number, least=0)
     if blocked.any():
         meets |= np.bincount(number, blocked & (leave >= last[number])) > 0
     pairs = np.flatnonzero(np.bincount(number) == 2)

@@ -21,7 +21,7 @@ from evenstep.diagnose.graph.structure import (
 )
 from evenstep.diagnose.levels import ERRORS, MINOR, MOST, NEARLY_ALL
 from evenstep.statistics.interval import MAD_SIGMA
-from evenstep.trace.columns import Array, positions_by_key
+from evenstep.trace.columns import Array, positions_by_key, smallest_of
 
 LONG = 0.01  # of a lane's work in a step: shorter rows are left out
 ROUNDS = 4  # of dividing rows of two micro-batches by what each takes elsewhere
@@ -160,10 +160,9 @@ def beginning(graph: Graph) -> Array:
     rows, lanes = graph.rows, len(graph.ranks)
     source, target = message_ends(graph)
     passed = (source >= 0) & (target >= 0)
-    sent_ns = np.full(len(graph.steps) * lanes, np.inf)
     sends = np.flatnonzero(passed[rows.enter] & (source[rows.enter] == rows.lane))
     cell = rows["index"][sends] * lanes + rows.lane[sends]
-    np.minimum.at(sent_ns, cell, rows.at_ns[sends])
+    sent_ns = smallest_of(rows.at_ns[sends], cell, len(graph.steps) * lanes, most=np.inf)
     return np.asarray((sent_ns < _first_came_ns(graph)).reshape(-1, lanes).mean(axis=0) > MOST)
 
 
@@ -171,10 +170,8 @@ def _first_came_ns(graph: Graph) -> Array:
     """When the first message of each step came to each lane, inf for none: (steps × lanes,)."""
     table, lanes, (source, target) = graph.operations, len(graph.ranks), message_ends(graph)
     came = np.flatnonzero((source >= 0)[:-1] & (target >= 0)[:-1])
-    found = np.full(len(graph.steps) * lanes, np.inf)
-    step = np.searchsorted(graph.steps, table.step[came]) * lanes
-    np.minimum.at(found, step + target[came], table.over_ns[came])
-    return found
+    cell = np.searchsorted(graph.steps, table.step[came]) * lanes + target[came]
+    return smallest_of(table.over_ns[came], cell, len(graph.steps) * lanes, most=np.inf)
 
 
 def in_hand(graph: Graph) -> Array:
@@ -188,8 +185,7 @@ def in_hand(graph: Graph) -> Array:
     came, gone = (target[rows.wait] == rows.lane)[order], (source[rows.enter] == rows.lane)[order]
     more = came.astype(int) - gone
     held = np.cumsum(more) - more  # before each row
-    least = np.full(len(graph.steps) * lanes, np.iinfo(np.int64).max)
-    np.minimum.at(least, cell[order], held)
+    least = smallest_of(held, cell[order])
     own, lane, cell = graph.own_ns[order], rows.lane[order], cell[order]
     since_ns = np.where(beginning(graph)[lane], -np.inf, _first_came_ns(graph)[cell])
     working = (held > least[cell]) & (rows.at_ns[order] - own >= since_ns)

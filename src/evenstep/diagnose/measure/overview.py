@@ -13,7 +13,7 @@ from evenstep.diagnose.measure.hosts import ports
 from evenstep.diagnose.measure.transfers import tokens
 from evenstep.documents import Amount, Natural
 from evenstep.statistics.spectrum import periodic
-from evenstep.trace.columns import Array, Columns, begins
+from evenstep.trace.columns import Array, Columns, begins, largest_of, smallest_of
 from evenstep.trace.spool.layout import Flag, Kind, Phase
 from evenstep.trace.trace import COMPUTE, Trace
 
@@ -290,11 +290,9 @@ def step_table(trace: Trace, grid: StepGrid | None = None) -> Columns:
 def lateness(grid: StepGrid) -> Array:
     """The latest arrival at a shared collective of the step, after the earliest rank's there.
     (steps, ranks)."""
-    late, first = np.full(grid.shape, np.nan), np.full(len(grid.graph.operations), np.inf)
     table, rows = grid.graph.operations, grid.graph.rows
     shared = table.whole & (table.members > 1) & ~table.message
     rows = rows.select(np.append(shared, False)[rows.enter])
     step = np.searchsorted(grid.steps, grid.graph.steps[rows["index"]])
-    np.minimum.at(first, rows.enter, rows.at_ns)
-    np.fmax.at(late, (step, rows.lane), rows.at_ns - first[rows.enter])
-    return late
+    late = rows.at_ns - smallest_of(rows.at_ns, rows.enter)[rows.enter]
+    return largest_of(late, (step, rows.lane), grid.shape, least=np.nan)

@@ -25,7 +25,7 @@ from evenstep.diagnose.modes.intervention import Gain, finding_of
 from evenstep.diagnose.sentences import say
 from evenstep.statistics.interval import Share, share_of
 from evenstep.statistics.trend import Trend, association, thin, trend
-from evenstep.trace.columns import Array, Columns
+from evenstep.trace.columns import Array, Columns, smallest_of
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
 
@@ -78,10 +78,8 @@ def _finished_steps(trace: Trace) -> Columns:
 
 def _since(steps: Columns) -> tuple[Array, Array]:
     """Begin and end of each step, since the rank's first one."""
-    ranks, place = np.unique(steps["rank"], return_inverse=True)
-    first = np.full(len(ranks), np.iinfo(np.int64).max)
-    np.minimum.at(first, place, steps.enter_ns)
-    return steps.enter_ns - first[place], steps.exit_ns - first[place]
+    first = smallest_of(steps.enter_ns, steps["rank"])[steps["rank"]]
+    return steps.enter_ns - first, steps.exit_ns - first
 
 
 def _count_staleness(trace: Trace, grid: StepGrid) -> Staleness:

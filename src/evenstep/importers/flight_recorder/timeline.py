@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -22,11 +21,13 @@ from evenstep.trace.columns import (
     Columns,
     begins,
     key_numbers,
+    largest_of,
     medians_of,
     positions_by_key,
     rows_by_key,
     run_numbers,
     running_maximum,
+    smallest_of,
 )
 from evenstep.trace.repetition import with_steps
 from evenstep.trace.spool.layout import Flag, Kind, Op
@@ -58,9 +59,9 @@ def place_calls(trace: Trace) -> tuple[Trace, str]:
     origin = int(mine.enter_ns.min())
     after, until = _bounds_of_ends(mine)
     clock = _ahead(rank, call, np.maximum(after, mine.enter_ns + length), until)[rank] + origin
-    lanes = _of_calls(np.maximum, call, lane, 0)
-    longest = _of_calls(np.maximum, call, length, 0)
-    end = _of_calls(np.maximum, call, mine.enter_ns - clock + length, 0)
+    lanes = largest_of(lane, call)
+    longest = largest_of(length, call)
+    end = largest_of(mine.enter_ns - clock + length, call, least=0)
     end = _in_turn(lanes, end, longest)
 
     def at(end: Array, step: Array) -> tuple[Trace, str]:
@@ -76,9 +77,9 @@ def place_calls(trace: Trace) -> tuple[Trace, str]:
     if not inferred:
         return found, inferred
     step = found.events.select(found.events.kind != int(Kind.STEP)).step[rows]
-    after = _of_calls(np.maximum, call, after - clock, -(2**62))
-    until = _of_calls(np.minimum, call, until - clock, 2**62)
-    late = _delays(lanes, _of_calls(np.maximum, call, step, 0), end, after, until)
+    after = largest_of(after - clock, call)
+    until = smallest_of(until - clock, call)
+    late = _delays(lanes, largest_of(step, call), end, after, until)
     return at(_in_turn(lanes, end + late, longest), step)
 
 
@@ -148,9 +149,9 @@ def _without_queue(
     if work[np.unique(rank)].min() <= AT_ONCE_NS:  # it waits for none, or for one before
         return found
     between = reduces & np.append(False, reduces[:-1]) & ~opens & (np.diff(group, prepend=-1) == 0)
-    held = between & (at - _of_calls(np.minimum, call, at, 2**62)[call] <= AT_ONCE_NS)
+    held = between & (at - smallest_of(at, call)[call] <= AT_ONCE_NS)
     held &= (np.bincount(call, held)[call] > 1) & (since <= MOST * gap)
-    first = _of_calls(np.minimum, step, issued, 2**62)[step]
+    first = smallest_of(issued, step)[step]
     late = _medians(issued - first, rank, opens & same)
     late -= np.median(late[np.unique(rank)])
     work -= np.clip(late, 0, work - work[np.unique(rank)].min())
@@ -169,23 +170,14 @@ def _medians(values: Array, number: Array, chosen: Array) -> Array:
     return medians_of(values[chosen], number[chosen], int(number.max()) + 1)
 
 
-def _of_calls(reduce: Any, call: Array, values: Array, empty: int) -> Array:
-    """A reduction of the values of each call's members."""
-    found = np.full(int(call.max()) + 1, empty, np.int64)
-    reduce.at(found, call, values)
-    return found
-
-
 def _ahead(rank: Array, call: Array, after: Array, until: Array) -> Array:
     """How much each rank's clock is ahead: as little as lets each call end at one time, between
     `after` and `until` of all its members."""
     found = np.zeros(int(rank.max()) + 1, np.int64)
     for _ in range(_ROUNDS):
-        first = _of_calls(np.maximum, call, after - found[rank], -(2**62))
-        last = _of_calls(np.minimum, call, until - found[rank], 2**62)
-        low, high = np.full_like(found, -(2**62)), np.full_like(found, 2**62)
-        np.maximum.at(low, rank, after - last[call])
-        np.minimum.at(high, rank, until - first[call])
+        first, last = largest_of(after - found[rank], call), smallest_of(until - found[rank], call)
+        low = largest_of(after - last[call], rank, len(found), least=-(2**62))
+        high = smallest_of(until - first[call], rank, len(found), most=2**62)
         known = np.where(low <= high, np.clip(found, low, high), (low + high) // 2)
         found += (known - found) // 2
     return found

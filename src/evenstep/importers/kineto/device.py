@@ -32,7 +32,7 @@ from evenstep.importers.kineto.table import (
     call_table,
 )
 from evenstep.importers.merging import Completion, completion, exposed_intervals, unite
-from evenstep.trace.columns import Array, Columns, begins
+from evenstep.trace.columns import Array, Columns, begins, largest_of, smallest_of
 from evenstep.trace.spool.layout import Flag, Op
 
 _NEVER = np.iinfo(np.int64).max
@@ -205,11 +205,9 @@ def _enclosing(outer: Columns, thread: Array, time: Array) -> Array:
 
 def _with_kernels(issued: Columns, kernels: Columns, owner: Array) -> Columns:
     """The calls, with device times from the start of the first kernel to the end of the last."""
-    count = len(issued)
-    first = np.full(count, _NEVER)
-    last, which = np.full(count, UNKNOWN_NS), np.full(count, -1)
-    np.minimum.at(first, owner, kernels.start_ns)
-    np.maximum.at(last, owner, kernels.end_ns)
+    count, which = len(issued), np.full(len(issued), -1)
+    first = smallest_of(kernels.start_ns, owner, count, most=_NEVER)
+    last = largest_of(kernels.end_ns, owner, count, least=UNKNOWN_NS)
     which[owner[::-1]] = np.arange(len(kernels))[::-1]
     known = which >= 0
     args = np.where(issued.args >= 0, issued.args, np.append(kernels.args, -1)[which])

@@ -14,7 +14,7 @@ import numpy as np
 from evenstep.importers.kineto.file import KinetoFile, RowKind, event_rows
 from evenstep.importers.kineto.names import communicates
 from evenstep.importers.merging import STAMP_NS
-from evenstep.trace.columns import Array, Columns, key_numbers, rows_by_key
+from evenstep.trace.columns import Array, Columns, key_numbers, rows_by_key, smallest_of
 
 #: Devices begin what is queued so soon after what it follows: 99 % within 9 µs, on an H200.
 QUEUED_NS = 10_000
@@ -153,8 +153,7 @@ def with_least_places(files: Sequence[Columns]) -> list[Columns]:
         return []
     kernels = Columns.concatenate([*files])
     same = key_numbers(kernels.graph, kernels.moving, kernels.turn)
-    least = np.full(len(same), np.iinfo(np.int64).max)
-    np.minimum.at(least, same, kernels.place)  # others' place is their turn
+    least = smallest_of(kernels.place, same)  # others' place is their turn
     parts = np.split(least[same], np.cumsum([len(each) for each in files])[:-1])
     return [each.with_column("place", part) for each, part in zip(files, parts, strict=True)]
 

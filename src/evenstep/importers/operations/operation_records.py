@@ -16,7 +16,7 @@ import numpy as np
 from evenstep.importers.draft import Draft
 from evenstep.importers.kineto.names import operation
 from evenstep.importers.operations.program import PLACES, TALKS, place_operations, program
-from evenstep.trace.columns import Array, Columns, key_numbers
+from evenstep.trace.columns import Array, Columns, key_numbers, smallest_of
 from evenstep.trace.operation_messages import STAMPS_S, OperationMessages, messages
 from evenstep.trace.operations import MESSAGES, SENDS, Role
 from evenstep.trace.ranks import MOST_RANKS
@@ -121,8 +121,7 @@ def _collectives(draft: Draft, ops: Columns) -> dict[str, Any]:
     rows = ops.select(chosen)
     group = _groups(draft, rows)
     number = key_numbers(group, rows.step, rows.role, rows.optype, rows.seq_id)
-    first = np.full(int(group.max(initial=-1)) + 2, len(number))
-    np.minimum.at(first, group, number)
+    first = smallest_of(number, group, int(group.max(initial=-1)) + 2, most=len(number))
     told = [operation(name) for name in draft.names]
     op = np.array([int(one or Op.ALL_REDUCE) for one in told])[rows.optype]
     for role, usual in _OPS.items():  # `params-sync`, `grads-sync`

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from evenstep.importers.draft import ORIGIN_NS
-from evenstep.trace.columns import Array, Columns, begins, key_numbers
+from evenstep.trace.columns import Array, Columns, begins, key_numbers, largest_of, smallest_of
 from evenstep.trace.operation_messages import MOST, OperationMessages, lanes
 from evenstep.trace.operations import (
     COLLECTIVES,
@@ -67,8 +67,7 @@ def place_operations(table: Columns) -> tuple[Columns, bool]:
         at = ORIGIN_NS + np.cumsum(length_ns) - length_ns
     enter = at[turn] + np.rint((table.start_s - begin[turn]) * 1e9).astype(np.int64)
     leave = enter + np.rint(table.duration_s * 1e9).astype(np.int64)
-    ended = np.zeros(len(begin), np.int64)
-    np.maximum.at(ended, turn, leave)
+    ended = largest_of(leave, turn)
     rank = np.unique(table["rank"], return_inverse=True)[1].reshape(-1)
     table = table.with_columns(
         enter_ns=enter, exit_ns=leave, begin_ns=at[turn], end_ns=ended[turn], turn=turn,
@@ -183,8 +182,8 @@ def _issue_times(ops: Columns, fly: Array) -> Array:
     edges, into = np.maximum.accumulate(edges.reshape(-1)), np.arange(2 * len(computes))
     begun = 2 * np.searchsorted(ops.worker[computes], ops.worker[row])
     call = key_numbers(*(each[row] for each in (ops.step, ops.stage, ops.optype, ops.seq_id)))
-    first = np.full(places, np.inf)
-    np.minimum.at(first, call[~queued], (np.interp(enter, edges, into) - begun)[~queued])
+    done = np.where(queued, np.inf, np.interp(enter, edges, into) - begun)
+    first = smallest_of(done, call, most=np.inf)
     told = queued & np.isfinite(first[call])
     reached = np.interp(begun + np.where(told, first[call], 0), into, edges)
     since = np.where(told, np.clip(reached, enter[head], enter), enter[head])

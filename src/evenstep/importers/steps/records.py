@@ -17,7 +17,7 @@ import numpy as np
 
 from evenstep.errors import TraceError
 from evenstep.importers.draft import LATEST_NS, ORIGIN_NS, Draft
-from evenstep.trace.columns import Array, Columns, begins, positions_by_key
+from evenstep.trace.columns import Array, Columns, begins, largest_of, positions_by_key, smallest_of
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from evenstep.trace.trace import UNKNOWN, Trace
@@ -175,10 +175,8 @@ def _line(whole: Columns) -> tuple[Array, Array, Array]:
     A step begins at the source's time, but not before the previous one is over.
     """
     numbers, place = np.unique(whole.number, return_inverse=True)
-    length = np.zeros(len(numbers))
-    np.maximum.at(length, place, whole.seconds)
-    stated = np.full(len(numbers), np.inf)
-    np.fmin.at(stated, place, whole.start_s)
+    length = largest_of(whole.seconds, place, len(numbers), least=0.0)
+    stated = smallest_of(whole.start_s, place, len(numbers), most=np.inf)
     known = np.isfinite(stated)
     stated = np.where(known, stated - (stated[known].min() if known.any() else 0.0), 0.0)
     before = np.cumsum(length) - length

@@ -16,7 +16,7 @@ from math import isfinite
 import numpy as np
 
 from evenstep.report.page.sheet import Chart
-from evenstep.trace.columns import Array, Columns, means_of, rows_by_key
+from evenstep.trace.columns import Array, Columns, largest_of, means_of, rows_by_key
 from evenstep.trace.spool.layout import Phase
 
 CURVE_POINTS = 2000
@@ -131,9 +131,7 @@ def grid(steps: Columns, shape: Bins, order: Array) -> Columns:
 
 
 def _cell_most(values_ns: Array, cell: Array, size: int) -> Array:
-    most = np.full(size, np.nan)
-    np.fmax.at(most, cell, np.asarray(values_ns, np.float64))
-    return (most / 1e3).astype(np.float32)
+    return (largest_of(values_ns, cell, size, least=np.nan) / 1e3).astype(np.float32)
 
 
 def per_rank(steps: Columns) -> list[dict[str, float | None]]:

@@ -20,7 +20,7 @@ from evenstep.simulate.fabric.machines import Tier
 from evenstep.simulate.fabric.network import Network
 from evenstep.simulate.fabric.placement import Placement
 from evenstep.simulate.job.neighbours import NeighbourJob
-from evenstep.trace.columns import Array, Columns, rows_by_key
+from evenstep.trace.columns import Array, Columns, largest_of, rows_by_key
 from evenstep.trace.ranks import format_ranks
 
 
@@ -246,9 +246,7 @@ def _sum(pairs: Array, bundle: Array, link: Array, loads: LinkLoads) -> Columns:
         return np.bincount(bundle, weights=values, minlength=count)
 
     def most(values: Array) -> Array:
-        found = np.zeros(count)
-        np.maximum.at(found, bundle, values)
-        return found.astype(np.float32)
+        return largest_of(values, bundle, count, least=0.0).astype(np.float32)
 
     able, carried = total(capacity), total(loads.bytes[link])
     whole = able * loads.elapsed_ns
