@@ -199,7 +199,8 @@ def _shares_by_idle_time(rows: Columns, gaps: Gaps) -> tuple[Array, Array]:
     much = np.bincount(place, length, share.size).reshape(share.shape) > MINOR * of_kind[:, None]
     usual = weighted_median(part, length, place, share.size)
     share[much] = usual.reshape(share.shape)[much]
-    return _rounded(share), told
+    share = np.where(share > 1 - TELLING, 1.0, share)  # all or nothing where that is nearly so
+    return np.where(share < TELLING, 0.0, share), told
 
 
 def _until_over(rows: Columns, first: Array) -> tuple[Array, Array]:
@@ -212,11 +213,6 @@ def _until_over(rows: Columns, first: Array) -> tuple[Array, Array]:
     there[there] = rows.lane[row[there]] == rows.lane[first[there]]
     there &= row - first <= FURTHEST
     return first[there], row[there]
-
-
-def _rounded(part: Array) -> Array:
-    """Parts of a work, all or nothing where that is nearly so."""
-    return np.where(part < TELLING, 0.0, np.where(part > 1 - TELLING, 1.0, part))
 
 
 def _waits_of_rows(rows: Columns, gaps: Gaps, share: Array, ends: Array) -> Awaited:
