@@ -37,6 +37,19 @@ def test_a_finding_is_called_by_its_cause():
     assert finding.options[0].gain is None
 
 
+@pytest.mark.parametrize(("period", "told"), [({}, []), ({"period": 0.5}, ["contention_period"])])
+def test_evidence_is_of_the_numbers_that_are_given(period, told):
+    numbers = {"factor": 2.0, "steps": 0.25, "at": "", "again": "", "neighbour": "other traffic"}
+    finding = make_finding(
+        "fabric_contention", Share(0.1, 0.1, 0.1), numbers=numbers | period, when=When(),
+        options={"apart": None},
+    )  # fmt: skip
+    assert [one.metric for one in finding.evidence] == [
+        "transfer_slowdown", "steps_contended", *told,
+    ]  # fmt: skip
+    assert (finding.evidence[1].measured, finding.evidence[1].unit) == (0.25, "share")
+
+
 def test_a_straggler_is_called_by_what_it_does_longer():
     found = diagnose(World().slow(1, Phase.BACKWARD, 50 * MS).trace()).findings[0]
     assert found.title == "Slow backward on rank 1"
