@@ -95,6 +95,7 @@ def make_finding(
     """
     mode = name.partition(".")[0]
     texts = TEXTS[mode] | (TEXTS[mode][name.partition(".")[2]] if "." in name else {})
+    known = [*texts.get("evidence", ()), *TEXTS["waits"]["evidence"]]
     told = [
         _option(texts["options"][one], gain, numbers)
         for one, gain in options.items()
@@ -108,7 +109,7 @@ def make_finding(
         effect=Effect(round(share.value, 4), projected),
         options=sorted(told, key=lambda option: "convergence" in option.cost),
         evidence=[
-            *(_evidence(one, numbers) for one in texts.get("evidence", ()) if one[1] in numbers),
+            *(_evidence(one, numbers) for one in known if one[1] in numbers),
             *(one.rounded() for one in evidence),
         ],
         title=words.capital(_Sentence().vformat(texts["title"], (), numbers))

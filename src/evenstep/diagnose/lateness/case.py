@@ -9,7 +9,7 @@ from functools import cache, cached_property, partial
 import numpy as np
 
 from evenstep import words
-from evenstep.diagnose.finding import Evidence, Where
+from evenstep.diagnose.finding import Where
 from evenstep.diagnose.graph.peers import more_by_direction
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.graph.structure import by_step_and_lane, overlap_of_issues, regularly_later
@@ -377,17 +377,12 @@ class Case:
         verb = "waits" if len(ranks) == 1 else "wait"
         return f"{who} {verb} {words.duration(wait_ns)} in {often}"
 
-    def wait_evidence(self, cells: Array) -> list[Evidence]:
-        """The victims' wait beside that in steps without late cells."""
+    def waits(self, cells: Array) -> dict[str, float]:
+        """Numbers of the victims' wait, and of that in steps without late cells."""
         ranks, wait_ns, share = self.victims(cells)
-        late = cells.any(axis=1)
-        calm = self.grid.wait_ns[~late]
-        expected = float(np.median(calm)) if calm.size else 0.0
-        return [
-            Evidence("wait_of_the_others", wait_ns, expected, "ns"),
-            Evidence("steps_with_wait", share, 0.0, "share"),
-            Evidence("ranks_waiting", len(ranks), 0, "ranks"),
-        ]
+        calm = self.grid.wait_ns[~cells.any(axis=1)]
+        usual_ns = float(np.median(calm)) if calm.size else 0.0
+        return {"wait": wait_ns, "calm": usual_ns, "waited": share, "waiters": len(ranks)}
 
 
 def open_case(trace: Trace) -> Case:

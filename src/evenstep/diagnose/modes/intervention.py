@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evenstep import words
-from evenstep.diagnose.finding import Evidence, Finding, Projection, When, Where
+from evenstep.diagnose.finding import Finding, Projection, When, Where
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
@@ -82,14 +82,13 @@ def finding_of_late(
     numbers: Mapping[str, Any],
     nobody: bool = False,
     at: When | None = None,
-    evidence: Sequence[Evidence] = (),
     **fields: Any,
 ) -> list[Finding]:
     """The finding of cells (steps × ranks, boolean) that are late for one cause, if there are any.
 
     `nobody`: no rank is named as a culprit; `at` defaults to the steps of these cells; `fields` are
     those of `finding_of`. Sentences may use, beside `numbers`, `waiting`, `who`, `lead` (the
-    culprits, or that they take turns), `those` and `hosts`.
+    culprits, or that they take turns), `those`, `hosts` and those of `Case.waits`.
     """
     if not cells.any():
         return []
@@ -100,14 +99,13 @@ def finding_of_late(
     hits = share_of(cells.any(axis=1).astype(float), np.ones(len(cells)))
     same = recurs.pattern == "chronic" or len(ranks) == 1
     lead = turns if recurs.pattern == "rotating" else who
-    common = {"waiting": case.waiting_in_words(cells), "who": who, "lead": lead, "those": ranks}
-    common["hosts"] = words.some(where.nodes) or "its host"
+    common: dict[str, object] = {"who": who, "lead": lead, "waiting": case.waiting_in_words(cells)}
+    common |= {"those": ranks, "hosts": words.some(where.nodes) or "its host", **case.waits(cells)}
     return finding_of(
         case, name, Gain(case.share(case.loss(cells, cause)), case.relieved(cells, cause)),
         numbers=common | dict(numbers), where=Where() if nobody else where, at=recurs,
         # delays of several ranks now and then are independent of each other
-        projected=constant if same else partial(by_chance, hits=hits),
-        evidence=[*evidence, *case.wait_evidence(cells)], **fields,
+        projected=constant if same else partial(by_chance, hits=hits), **fields,
     )  # fmt: skip
 
 

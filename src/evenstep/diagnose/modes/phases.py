@@ -77,7 +77,7 @@ def _late_saving(case: Case) -> list[Finding]:
         case, "checkpoint_stall.rank", cells, Cause.CHECKPOINT,
         numbers={
             "steps": int(cells.any(axis=1).sum()), "all": len(case.grid.steps),
-            "wait": case.victims(cells)[1], "length": length_ns,
+            "length": length_ns,
             "what": "checkpoints stop" if saves else "evaluation stops",
             "does": "writing a checkpoint" if saves else "evaluating",
         },

@@ -68,11 +68,11 @@ def locality(case: Case) -> list[Finding]:
         numbers={
             "seen": "; ".join(seen), "who": case.ranks_in_words(ranks),
             "defects": "; ".join(worse[first]), "nodes": ", ".join(where.nodes) or "the node",
+            **(case.waits(cells) if late else {}),
         },
         where=where, at=when((cells.any(axis=1) | (moving > 0))[:, None], case.grid.steps),
         projected=constant,
         options=[*(one for one in ("cores", "adapter") if one in all_defects), "replace"],
-        evidence=case.wait_evidence(cells) if late else [],
     )  # fmt: skip
 
 

@@ -271,11 +271,11 @@ def _slow_stage(case: Case, number: Array, stage: int, work: Array) -> list[Find
         case, "workload_imbalance.stage", Gain(share, relieved),
         numbers={
             "name": f"pipeline stage {stage} ({place} of {last + 1})", "stage": stage,
-            "mine": own_ns, "others": others_ns, "longer": longer,
+            "mine": own_ns, "others": others_ns, "longer": longer, **case.waits(cells),
         },
         where=replace(case.where(case.grid.ranks[mine].tolist()), groups=[f"stage {stage}"]),
         projected=constant,
-        options={"shorten": share, "move": moved}, evidence=case.wait_evidence(cells),
+        options={"shorten": share, "move": moved},
     )  # fmt: skip
 
 
