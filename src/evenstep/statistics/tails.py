@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import pi, sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import log_ndtr
+from scipy import stats
 
 from evenstep.statistics.interval import Array
 
@@ -30,16 +29,16 @@ FEWEST_HITS = 3
 
 
 class TailFamily(NamedTuple):
-    """A distribution that may continue a measured one. `parts` are a mixture: the weight of each,
-    log P(X > x) and log density as a function of x and more, and these arguments."""
+    """A distribution that may continue a measured one. `parts` are a mixture: the weight of each
+    and its distribution, one of SciPy's."""
 
     name: str
     parameters: dict[str, float]
-    parts: tuple[tuple[float, Callable[..., tuple[Array, Array]], tuple[float, ...]], ...]
+    parts: tuple[tuple[float, Any], ...]
 
     def logs(self, x: Array) -> Array:
         """log P(X > x) and log density. Shape (2, values)."""
-        parts = [np.log(share) + np.stack(logs(x, *given)) for share, logs, given in self.parts]
+        parts = [np.log(share) + np.stack([d.logsf(x), d.logpdf(x)]) for share, d in self.parts]
         return np.asarray(np.logaddexp.reduce(parts))
 
     def given_above(self, values: Array, threshold: float) -> Array:
@@ -47,30 +46,10 @@ class TailFamily(NamedTuple):
         return np.asarray(self.logs(values)[1] - self.logs(np.array([threshold], float))[0])
 
 
-def _gaussian(x: Array, mean: float, sd: float) -> tuple[Array, Array]:
-    z = (x - mean) / sd
-    return log_ndtr(-z), -(z**2) / 2 - np.log(sd * sqrt(2 * pi))
-
-
-def _log_gaussian(x: Array, shift: float, mean: float, sd: float) -> tuple[Array, Array]:
-    logs = np.log(x - shift)
-    survival, density = _gaussian(logs, mean, sd)
-    return survival, density - logs
-
-
-def _paretian(x: Array, threshold: float, scale: float, shape: float) -> tuple[Array, Array]:
-    """Generalised Pareto; of shape 0, exponential."""
-    z = (x - threshold) / scale
-    with np.errstate(divide="ignore", invalid="ignore"):  # beyond the end of a bounded one
-        survival = -np.log1p(np.maximum(shape * z, -1)) / shape if shape else -z
-        density = (1 + shape) * survival - np.log(scale)
-    return survival, np.where(np.isfinite(survival), density, -np.inf)
-
-
 def normal(values: Array, _: float) -> TailFamily:
     """A normal distribution of all values: a light tail."""
     sd = spread_of(values)
-    return TailFamily("normal", {"sd_ns": sd}, ((1.0, _gaussian, (values.mean(), sd)),))
+    return TailFamily("normal", {"sd_ns": sd}, ((1.0, stats.norm(values.mean(), sd)),))
 
 
 def lognormal(values: Array, threshold: float) -> TailFamily:
@@ -84,15 +63,15 @@ def lognormal(values: Array, threshold: float) -> TailFamily:
 def _shift(values: Array, shift: float) -> TailFamily:
     logs = np.log(values - shift)
     sd = max(float(logs.std()), 1e-9)
-    part = (1.0, _log_gaussian, (shift, float(logs.mean()), sd))
-    return TailFamily("lognormal", {"shift_ns": shift, "log_sd": sd}, (part,))
+    found = stats.lognorm(sd, loc=shift, scale=np.exp(logs.mean()))
+    return TailFamily("lognormal", {"shift_ns": shift, "log_sd": sd}, ((1.0, found),))
 
 
 def pareto(values: Array, threshold: float) -> TailFamily:
     """Generalised Pareto of the exceedances by probability-weighted moments (Hosking 1987)."""
     excess = np.sort(values[values > threshold]) - threshold
     shape, scale = _pareto_moments(excess)
-    part = (len(excess) / len(values), _paretian, (threshold, scale, shape))
+    part = (len(excess) / len(values), stats.genpareto(shape, loc=threshold, scale=scale))
     name = "pareto" if shape > 0 else "bounded"
     return TailFamily(name, {"shape": shape, "scale_ns": scale}, (part,))
 
@@ -101,8 +80,7 @@ def exponential(values: Array, threshold: float) -> TailFamily:
     """An exponential distribution of the exceedances: memoryless."""
     above = values[values > threshold]
     scale, share = max(float(above.mean()) - threshold, 1e-9), len(above) / len(values)
-    part = (share, _paretian, (threshold, scale, 0.0))
-    return TailFamily("exponential", {"scale_ns": scale}, (part,))
+    return TailFamily("exponential", {"scale_ns": scale}, ((share, stats.expon(threshold, scale)),))
 
 
 def _pareto_moments(excess: Array) -> tuple[float, float]:
@@ -129,10 +107,8 @@ def rare_hits(values: Array, _: float) -> TailFamily | None:
     if not FEWEST_HITS / len(values) <= share <= 0.5 or delay < 3 * (sd + wide):
         return None
     found = {"probability": share, "delay_ns": delay, "sd_ns": sd}
-    usual_part = 1 - share, _gaussian, (float(usual.mean()), sd)
-    return TailFamily(
-        "rare_hits", found, (usual_part, (share, _gaussian, (float(hit.mean()), wide)))
-    )
+    parts = (1 - share, stats.norm(usual.mean(), sd)), (share, stats.norm(hit.mean(), wide))
+    return TailFamily("rare_hits", found, parts)
 
 
 def _widest_gap(values: Array) -> float | None:
