@@ -171,35 +171,38 @@ class Pipeline:
         self, durations: dict[tuple[int, Op], float]
     ) -> dict[tuple[int, Op], tuple[float, float]]:
         """Start and end of each operation, event by event."""
-        after, together, _ = self.program()
-        members: dict[Any, list[Op]] = {}
-        for op, key in together.items():
-            members.setdefault(key, []).append(op)
+        after, _, _ = self.program()
+        order = self._order()
         times: dict[tuple[int, Op], tuple[float, float]] = {}
         left: dict[tuple[int, int], float] = {}  # by worker
         for step in range(self.steps):
             ended: dict[Op, float] = {}
-            todo = dict(members)
-            while todo:
-                ready = [
-                    key
-                    for key, ops in todo.items()
-                    if all(before in ended for op in ops for before in after[op])
-                ]
-                if not ready:
-                    raise AssertionError("the program waits for itself")
-                for key in ready:
-                    starts = {
-                        op: max([left.get(op[1:3], 0.0), *(ended[x] for x in after[op])])
-                        for op in todo[key]
-                    }
-                    for op, start in starts.items():
-                        ended[op] = max(starts.values()) + durations[step, op]
-                        times[step, op] = (start, ended[op])
-                    del todo[key]
+            for ops in order:
+                starts = {
+                    op: max([left.get(op[1:3], 0.0), *(ended[x] for x in after[op])]) for op in ops
+                }
+                for op, start in starts.items():
+                    ended[op] = max(starts.values()) + durations[step, op]
+                    times[step, op] = (start, ended[op])
             for op, end in ended.items() if self.following else ():
                 left[op[1:3]] = max(left.get(op[1:3], 0.0), end)
         return times
+
+    def _order(self) -> list[list[Op]]:
+        """Operations that go together, each behind all that it waits for."""
+        after, together, _ = self.program()
+        todo: dict[Any, list[Op]] = {}
+        for op, key in together.items():
+            todo.setdefault(key, []).append(op)
+        order: list[list[Op]] = []
+        over: set[Op] = set()
+        while todo:
+            ready = [key for key, ops in todo.items() if all(over >= {*after[op]} for op in ops)]
+            if not ready:
+                raise AssertionError("the program waits for itself")
+            order += [todo.pop(key) for key in ready]
+            over.update(*order[-len(ready) :])
+        return order
 
     def lengths(self, durations: dict[tuple[int, Op], float]) -> list[float]:
         """Seconds of each step."""

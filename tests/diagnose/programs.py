@@ -279,12 +279,14 @@ class _Run:
 
     def trace(self) -> Trace:
         default = {"peer_or_root": -1, "device": -1, "group": -1}
-        columns = {
-            name: np.rint(
-                np.array([row.get(name, default.get(name, 0)) for row in self.rows], float)
-            ).astype(TYPES[name])
-            for name in EVENT_COLUMNS
-        }
+        columns = {}
+        given = {name for fields in {tuple(row) for row in self.rows} for name in fields}
+        for name in EVENT_COLUMNS:
+            usual = default.get(name, 0)
+            values = np.full(len(self.rows), float(usual))
+            if name in given:
+                values[:] = [row.get(name, usual) for row in self.rows]
+            columns[name] = np.rint(values).astype(TYPES[name])
         columns["enter_ns"] = np.array([round(r["enter_ns"]) for r in self.rows], np.int64)
         columns["exit_ns"] = np.array([round(r["exit_ns"]) for r in self.rows], np.int64)
         events = Columns(columns).sorted_by("rank", "enter_ns")
