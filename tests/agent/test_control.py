@@ -54,6 +54,18 @@ class Store:
         return [self.kept[key] for key in keys]
 
 
+@pytest.fixture(autouse=True)
+def all_closed(monkeypatch):
+    """No ear outlives its test: on all of a machine a user has 128 watches of folders, or fewer."""
+    made, begin = [], Control.__init__
+    monkeypatch.setattr(
+        Control, "__init__", lambda ear, *args, **how: made.append(ear) or begin(ear, *args, **how)
+    )
+    yield
+    for ear in made:
+        ear.close()
+
+
 @pytest.fixture
 def run(tmp_path):
     """The run's folder, as two nodes see it: the second has one of its own."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
 from pathlib import Path
 
 from evenstep.trace.spool.folder import RunFolder
@@ -32,6 +33,7 @@ class LiveRank:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.spool = Spool.create(path, described, ring_bytes=1 << 16, summary_bytes=summary_bytes)
         self._log = SummaryLog(self.spool.summary_view(), self.spool.regions.summary_capacity)
+        weakref.finalize(self, _shut, self._log, self.spool)  # whose files no process may keep
         self.step = 0
         self._start_ns = time.monotonic_ns() + AHEAD_NS
 
@@ -65,8 +67,12 @@ class LiveRank:
         """Close the trace."""
         for key, value in {**facts, "closed": {"reason": "exit", "monotonic_ns": at_ns}}.items():
             self.spool.add_fact(key, value)
-        self._log.release()
-        self.spool.shut()
+        _shut(self._log, self.spool)
+
+
+def _shut(log, spool):
+    log.release()
+    spool.shut()
 
 
 def job(run, *, late=None, steps=40, world=4, **identity):

@@ -253,7 +253,8 @@ def test_a_rank_that_its_launcher_saw_end_is_gone_at_once(watched, run):
 def test_ranks_that_a_signal_to_the_launcher_ended_have_not_died(watched, run):
     for rank in range(2):
         how = {"signal": "SIGTERM", "monotonic_ns": 9, "asked": "SIGINT"}
-        LiveRank(run, rank, world=2, pid=DEAD_PID).steps(40).spool.add_fact("ended", how)
+        live = LiveRank(run, rank, world=2, pid=DEAD_PID).steps(40)
+        live.spool.add_fact("ended", how)
     watched.look()
     assert watched.look(4.0).verdict.startswith("the run has ended")
 
