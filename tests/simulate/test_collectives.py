@@ -139,6 +139,27 @@ def test_nodes_with_fewer_ranks_have_as_many_rings_as_these():
     assert alone_ms(20, *cards, gpus=8) == pytest.approx(2 * 19 / 20 * 1000 / 40, rel=0.01)
 
 
+@pytest.mark.parametrize("name", [*ALGORITHMS, "auto", "nccl"])
+def test_every_rank_but_the_first_receives_all_of_a_broadcast(name):
+    """No algorithm is faster than a card takes that in; each is told by what it does."""
+    result = simulate(scenario(
+        "cluster.nodes=6", "cluster.nic_gBps=10", "work.kind=collective",
+        "work.operation=broadcast", "work.gradient_bytes=120MB", f"collectives.algorithm={name}",
+    ))  # fmt: skip
+    (used,) = result.collectives
+    assert used.alone_ns >= 120e6 / 10
+    assert used.algorithm.startswith("ring")
+
+
+def test_servers_hold_only_what_is_reduced():
+    """An all-gather has none: each rank sends its part to all others at once."""
+    (used,) = simulate(scenario(
+        "cluster.nodes=6", "work.kind=collective", "work.operation=all_gather",
+        "work.gradient_bytes=120MB", "collectives.algorithm=server",
+    )).collectives  # fmt: skip
+    assert used.algorithm == "direct"
+
+
 @pytest.mark.parametrize("ranks", [8, 512])
 def test_a_large_broadcast_fills_its_chain(ranks):
     """Pieces of 512 KiB pass n - 1 links one after the other, over 10 GB/s and 2 µs."""

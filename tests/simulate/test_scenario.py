@@ -74,6 +74,11 @@ from tests.simulate.worlds import scenario
             "work.kind=fsdp; work.micro_batches=1001; work.buckets=1000",
             "work.micro_batches is 1001 and the model has 1000 parts",
         ),
+        (
+            "cluster.nodes=8; work.kind=tensor; work.tensor_parallel=2; strategy.kind=diloco; "
+            "strategy.island_ranks=4",
+            "strategy.island_ranks is 4, but the parts of a replica are 2",
+        ),
         ("noise=[{kind='daemon', period_ms=5}]", "a daemon that always runs leaves no time"),
         ("work.sequence_lengths=[1, 1e200]", "a list of numbers, none beyond 1,000,000,000,000"),
     ],
@@ -128,6 +133,37 @@ def test_what_cannot_be_is_refused_by_name(setting, message):
             "noise=[{first_step=5}]; run.steps=5",
             "noise[0] has no effect: its first_step is 5, and the last of run.steps is 4",
         ),
+        ("fabric.latency_us=5", "to fabric.kind leaf_spine or fat_tree or rail or torus or drag"),
+        ("fabric.link_gBps=5", "to fabric.kind leaf_spine or fat_tree or rail or torus or drag"),
+        ("fabric.kind=dragonfly; fabric.routing=adaptive", "or fat_tree or rail, not to dragonfly"),
+        ("fabric.kind=dragonfly; fabric.nodes_per_leaf=2", "or rail, not to dragonfly"),
+        ("fabric.incast_goodput=.9", "incast_goodput without effect: give neighbours"),
+        (
+            "fabric.kind=torus; fabric.shape=[1, 1]; cluster.nic_latency_us=4",
+            "cluster.nic_latency_us without effect: machines of fabric.kind torus are linked to",
+        ),
+        ("cluster.numa_gBps=9", "to cluster.gpu_numa or nic_numa or kinds, which is not given"),
+        ("cluster.far_cores_factor=2", "to cluster.core_numa or kinds, which is not given"),
+        ("collectives.algorithm=tree; collectives.channels=2", "auto or nccl or ring, not to tree"),
+        ("work.input_bytes=9", "input_bytes without effect: give cluster.storage_gBps"),
+        ("work.layers=9", "work.layers has no effect: it belongs to work.kind pipeline, not"),
+        ("work.kind=pipeline; work.layers=9", "layers without effect: give work.tensor"),
+        (
+            "work.kind=pipeline; work.message_bytes=9",
+            "work.message_bytes without effect: give work.pipeline_parallel",
+        ),
+        (
+            "work.kind=pipeline; work.expert_imbalance=.5",
+            "work.expert_imbalance without effect: give work.expert_parallel",
+        ),
+        (
+            "cluster.nodes=2; work.kind=pipeline; work.expert_parallel=2; work.message_bytes=9",
+            "work.expert_parallel without effect: give work.layers",
+        ),
+        (
+            "work.overlap_slowdown=.2; strategy.kind=local_sgd",
+            "work.overlap_slowdown without effect: strategy.kind local_sgd exchanges no gradients",
+        ),
     ],
 )
 def test_what_has_no_effect_is_told(setting, sentence):
@@ -141,7 +177,12 @@ def test_what_has_no_effect_is_told(setting, sentence):
      "neighbours=[{kind='bursty',node_count=2,compute_ms=1}]; cluster.nodes=4", "run.steps=3",
      "cluster.slow_nodes=0; cluster.slow_nodes_factor=2", "work.overlap_slowdown=.2",
      "work.kind=fsdp; work.overlap_slowdown=.2", "noise=[{first_step=4}]; run.steps=5",
-     "energy.pue=1.2; energy.price_per_hour=2", "reliability.parts=[{}]; reliability.spares=3"],
+     "energy.pue=1.2; energy.price_per_hour=2", "reliability.parts=[{}]; reliability.spares=3",
+     "fabric.kind=dragonfly; fabric.oversubscription=4; fabric.latency_us=4",
+     "work.kind=fsdp; work.buckets=3; work.shard_ranks=2; cluster.nodes=4; strategy.kind=diloco",
+     "work.kind=experts; work.tensor_parallel=2; cluster.nodes=2; work.expert_imbalance=.5",
+     "cluster.gpu_numa=[0]; cluster.numa_gBps=9",
+     "cluster.core_numa=[1]; cluster.far_cores_factor=2"],
 )  # fmt: skip
 def test_of_what_has_an_effect_nothing_is_told(setting):
     assert not list(without_effect(scenario(*setting.split("; "))))

@@ -130,3 +130,12 @@ def test_tensor_parallel_layers_wait_four_times_each():
     result = ran(*sets)
     one = result.collectives[0].alone_ns / MS
     assert result.step_time.mean_ns / MS == pytest.approx(100 + 4 * 3 * one, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["backup_workers", "partial_reduce"])
+def test_a_replica_that_is_not_waited_for_counts_with_all_its_ranks(kind):
+    """8 replicas of 2 ranks, one spared: 14 of 16 ranks' samples, an eighth of the gradients."""
+    mesh = ("work.kind=tensor", "work.tensor_parallel=2", "work.message_bytes=1")
+    result = ran(*mesh, f"strategy.kind={kind}", "strategy.backups=1", "run.steps=4")
+    assert result.convergence.discarded_share == 1 / 8
+    assert result.throughput == pytest.approx(14 * 1e9 / result.step_time.mean_ns, rel=1e-6)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from evenstep.scenario.schema import choice, count, flag, number, numbers, tables, text
 
 FABRICS = ("switch", "leaf_spine", "fat_tree", "rail", "torus", "dragonfly")
+LINKED = ", ".join(FABRICS[1:-1]) + f" and {FABRICS[-1]}"  # all but the switch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +61,11 @@ class Cluster:
     )
     numa_gBps: float = number(  # noqa: N815
         0.0,
-        "what the GPUs of a NUMA node exchange with cards of another, each way; 0: no such limit",
+        "of gpu_numa, nic_numa and kinds: what the GPUs of a NUMA node exchange with cards of "
+        "another, each way; 0: no such limit",
     )
     far_cores_factor: float = number(
-        1.0, "how much longer compute takes with cores of another NUMA node", low=1.0
+        1.0, "of core_numa and kinds: how much longer compute takes with another's cores", low=1.0
     )
     kinds: tuple[NodeKind, ...] = tables(NodeKind, "machines that differ from the others")
     slow_nodes: str = text("", 'of slow_nodes_factor: nodes with slower GPUs, as in "4-7"')
@@ -92,10 +94,14 @@ class Fabric:
     """The network between machines."""
 
     kind: str = choice("switch", "how switches are connected", FABRICS)
-    nodes_per_leaf: int = count(32, "machines under a leaf, or in the pod of a rail", least=1)
+    nodes_per_leaf: int = count(
+        32, "of switch, leaf_spine, fat_tree and rail: machines under a leaf, in a rail's pod, or "
+        "in a rack", least=1,
+    )  # fmt: skip
     oversubscription: float = number(
         1.0,
-        "of leaf_spine, fat_tree and rail: capacity into a leaf over capacity out of it",
+        "of leaf_spine, fat_tree, rail and dragonfly: capacity into a leaf, of dragonfly into a "
+        "group, over capacity out of it",
         above=True,
     )
     spines: int = count(
@@ -106,15 +112,16 @@ class Fabric:
         1.0, "of fat_tree: capacity into a pod over capacity out of it", above=True
     )
     link_gBps: float = number(  # noqa: N815
-        0.0, "capacity of a link between switches; 0: what the oversubscription leaves"
+        0.0, f"of {LINKED}: capacity of a link between switches; 0: what oversubscription leaves"
     )
-    latency_us: float = number(1.0, "latency of a link between switches")
+    latency_us: float = number(1.0, f"of {LINKED}: latency of a link between switches")
     shape: tuple[int, ...] = numbers("of torus: its size in each dimension")
     nodes_per_router: int = count(4, "of dragonfly: machines under a router", least=1)
     routers_per_group: int = count(4, "of dragonfly: routers of a group", least=1)
     routing: str = choice(
         "ecmp",
-        "how a path is chosen: by a hash of the flow, by destination modulo paths, or in turn",
+        "of leaf_spine, fat_tree and rail: how a path is chosen: by a hash of the flow, by "
+        "destination modulo paths, or in turn",
         ("ecmp", "destination", "adaptive"),
     )
     incast_goodput: float = number(

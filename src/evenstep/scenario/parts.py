@@ -87,7 +87,7 @@ class Work:
         "1f1b", "of pipeline: in what order stages take micro-batches", SCHEDULES
     )
     layers: int = count(
-        0, "of the model, for tensor parallel collectives of a pipeline; 0: not known, none"
+        0, "of pipeline: of the model, for the collectives within its stages; 0: not known, none"
     )
     micro_batches: int = count(
         1, "of ddp, fsdp and pipeline: in a step; gradients are accumulated", least=1, most=100_000
@@ -125,7 +125,9 @@ class Collectives:
         "", "of nccl: only this, as its variable NCCL_ALGO; empty: any",
         ("", "ring", "tree", "nvls", "nvls_tree"),
     )  # fmt: skip
-    channels: int = count(0, "rings side by side; 0: one for each card of a node")
+    channels: int = count(
+        0, "of auto, nccl and ring: rings side by side; 0: one for each card of a node"
+    )
     order: str = choice("rank", "of a ring: by rank, or by place", ("rank", "topology"))
     launch_us: float = number(0.0, "to start one, before its first byte")
     servers: int = count(1, "of server: ranks that hold the parameters", least=1)

@@ -98,11 +98,39 @@ def without_effect(scenario: Scenario) -> Iterator[str]:
         if given and not set(given) & set(needs):
             names = " and ".join(f"{place}.{name}" for name in given)
             yield f"{names} without effect: give {' or '.join(needs)}"
-    if scenario.cluster.storage_gBps and not scenario.work.input_bytes:
-        yield "cluster.storage_gBps without effect: give work.input_bytes"
+    for name, has_effect, remedy in _conditions(scenario):
+        place, _, field = name.partition(".")
+        settings = getattr(scenario, place)
+        if not has_effect and field in schema.plain(settings):
+            yield f"{name} without effect: {remedy}"
     if scenario.neighbours and scenario.strategy.kind in UNSYNCHRONISED:
         yield (f"neighbours do not slow the job: with strategy.kind {scenario.strategy.kind} an "
                "exchange takes as long as without other traffic")  # fmt: skip
+
+
+def _conditions(scenario: Scenario) -> Iterator[tuple[str, object, str]]:
+    """Fields with what they need of other tables, or of the step as a whole, and the remedy."""
+    work, kind = scenario.work, scenario.strategy.kind
+    is_pipeline, sends = work.kind == "pipeline", kind not in AVERAGING or work.kind != "ddp"
+    inside = max(work.tensor_parallel, work.context_parallel, work.expert_parallel) > 1
+    yield "cluster.storage_gBps", work.input_bytes, "give work.input_bytes"
+    yield "work.input_bytes", scenario.cluster.storage_gBps, "give cluster.storage_gBps"
+    yield "fabric.incast_goodput", scenario.neighbours, "give neighbours"
+    yield "work.expert_parallel", work.layers, "give work.layers"
+    if is_pipeline:
+        sent, imbalanced = work.pipeline_parallel > 1 or inside, work.expert_parallel > 1
+        yield (
+            "work.layers",
+            inside,
+            "give work.tensor_parallel, context_parallel or expert_parallel",
+        )
+        yield "work.message_bytes", sent, "give work.pipeline_parallel"
+        yield "work.expert_imbalance", imbalanced, "give work.expert_parallel"
+    for name in ("buckets", "overlap", "overlap_slowdown"):
+        yield f"work.{name}", sends, f"strategy.kind {kind} exchanges no gradients"
+    why = "machines of fabric.kind torus are linked to each other, without cards"
+    for name in ("nic_latency_us", "gpu_nics", "gpus_per_pcie_switch", "numa_gBps"):
+        yield f"cluster.{name}", scenario.fabric.kind != "torus", why
 
 
 def load(path: Path, assignments: Sequence[str] = ()) -> Scenario:
@@ -314,6 +342,12 @@ def _check_strategy(scenario: Scenario) -> None:
             'strategy.kind "priority" orders the buckets that backward leaves: it needs work.kind '
             '"ddp" with work.overlap, and work.overlap_slowdown 0'
         )
+    apart = work.shard_ranks if work.kind == "fsdp" else scenario.replica_ranks
+    if strategy.kind in AVERAGING and strategy.island_ranks not in (0, apart) and apart > 1:
+        raise ConfigError(
+            f"strategy.island_ranks is {strategy.island_ranks}, but the parts of a replica are "
+            f"{apart} ranks"
+        )
     if strategy.backups >= (replicas := scenario.ranks // scenario.replica_ranks):
         what = "ranks" if scenario.replica_ranks == 1 else "replicas"
         raise ConfigError(
@@ -328,11 +362,6 @@ def _check_sharded(work: parts.Work, strategy: parts.Strategy, ranks: int) -> No
         raise ConfigError(
             f'strategy.kind "{strategy.kind}" averages replicas, of which there is one: of '
             f'work.kind "fsdp" give work.shard_ranks below the {ranks} ranks'
-        )
-    if averages and strategy.island_ranks not in (0, work.shard_ranks):
-        raise ConfigError(
-            f"strategy.island_ranks is {strategy.island_ranks}, but the parts of a replica are "
-            f"work.shard_ranks, {work.shard_ranks}"
         )
     if not averages and strategy.kind not in ("synchronous", "paced", "priority"):
         raise ConfigError(

@@ -172,7 +172,7 @@ def summed_up(
         convergence=convergence(
             staleness,
             local_steps=strategy.every if strategy.kind in AVERAGING else 1,
-            discarded=strategy.backups / scenario.ranks if strategy.kind in SPARING else 0.0,
+            discarded=_spared(scenario) / scenario.ranks,
         ),
         energy=energy(scenario, account, amount, weeks),
         goodput=weeks,
@@ -185,11 +185,16 @@ def summed_up(
 def _amount(scenario: Scenario) -> tuple[float, str]:
     """Progress of a step: samples of the ranks that are waited for; without samples, one step less
     the share of ranks that are not."""
-    samples, strategy = scenario.work.samples_per_rank, scenario.strategy
-    spared = strategy.backups if strategy.kind in SPARING else 0
+    samples, spared = scenario.work.samples_per_rank, _spared(scenario)
     if not samples:
         return 1.0 - spared / scenario.ranks, "steps/s"
     return float(samples * (scenario.ranks - spared)), "samples/s"
+
+
+def _spared(scenario: Scenario) -> int:
+    """Ranks that are not waited for: all of each replica that is not."""
+    strategy = scenario.strategy
+    return strategy.backups * scenario.replica_ranks if strategy.kind in SPARING else 0
 
 
 def _step_time(step: Array) -> StepTime:

@@ -252,6 +252,8 @@ def hierarchical(request: Request) -> Pattern:
 
 def direct(request: Request) -> Pattern:
     """Every rank to every other in one round, as NCCL posts it; in two for an all-reduce."""
+    if request.operation == "broadcast":
+        return ring(request)
     n = request.size
     source, target = (place.reshape(-1) for place in np.divmod(np.arange(n * n), n))
     other = source != target

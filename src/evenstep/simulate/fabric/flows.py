@@ -145,7 +145,9 @@ def lay_on(
     """Lay a collective on the network with one algorithm, or what stands in where it has none."""
     pattern = collectives.lay_out(algorithm, request)
     is_ring = len(pattern) == 1 and pattern[0].ring is not None
-    name = "direct" if request.operation == "all_to_all" else "ring" if is_ring else algorithm
+    stands_in = algorithm == "server" and request.operation != "all_reduce"
+    is_direct = stands_in or request.operation == "all_to_all"
+    name = "ring" if is_ring else "direct" if is_direct else algorithm
     return _flow(network, placement, request, name, pattern, launch_ns)
 
 
