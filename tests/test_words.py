@@ -213,6 +213,14 @@ def test_ranks_that_were_apart_are_told_with_the_place_of_each(third, told):
     assert words.seen_by(enumerate(frames)) == told
 
 
+def test_where_a_signal_struck_is_told_and_where_the_script_left_before_it_is_not():
+    left = {"by": "SIGSEGV", "frames": ["<ctypes.py>:5 string_at", "train.py:31 step"]}
+    facts = {"ended": {"signal": "SIGSEGV"}, "left": left}
+    assert words.how_ended(facts) == "SIGSEGV at train.py:31 step"
+    assert words.how_ended(facts, brief=True) == "SIGSEGV"
+    assert words.how_ended(facts | {"left": left | {"by": "os._exit"}}) == "SIGSEGV"
+
+
 def test_where_the_script_was_comes_before_where_the_package_was_that_it_called():
     frames = ["<numpy/core.py>:3 dot", "site-packages/PIL/Image.py:9 resize", "train.py:3 augment"]
     assert words.seen_at(frames) == "train.py:3 augment, in site-packages/PIL/Image.py:9 resize"

@@ -235,9 +235,10 @@ def how_ended(facts: Mapping[str, Any], *, brief: bool = False) -> str:
         text = f"exit code {end['exit_code']}"
     else:
         text = "the end of its script" if "closed" in facts else "an end without a word"
-    left = facts.get("left") if "signal" not in end else None
-    if left and not brief:
-        text += f" by {left['by']}" * bool(left["by"]) + f" at {seen_at(left['frames'])}"
+    left = facts.get("left")
+    if left and left["by"] == (name or left["by"]) and not brief:
+        by = f" by {left['by']}" * bool(left["by"] and not name)
+        text += f"{by} at {seen_at(left['frames'])}"
     if raised:
         text = str(raised["type"])
     if brief:

@@ -55,6 +55,15 @@ def test_who_died_first_is_the_cause_and_the_others_followed():
     assert "rank 0 followed" in finding.observation
 
 
+@pytest.mark.parametrize(("struck", "do"), [("SIGSEGV", "this line"), ("sys.exit", "FAULTHANDLER")])
+def test_of_an_invalid_access_the_line_is_the_remedy_where_it_is_known(struck, do):
+    trace, _ = broken(World(), {1: {"ended": (10 * MS, {"signal": "SIGSEGV"})}})
+    trace.ranks[1].facts["left"] = {"by": struck, "frames": ["train.py:31 step"]}
+    finding = first(trace)
+    assert do in finding.options[0].action
+    assert ("train.py:31 step" in finding.cause) == (struck == "SIGSEGV")
+
+
 def test_who_leaves_with_code_0_and_ends_nothing_has_died_where_others_die_of_it():
     ends = {1: {"ended": (40 * MS, {"exit_code": 0})}, 0: {"raised": raised(60 * MS)}}
     trace, end = broken(World(), ends)

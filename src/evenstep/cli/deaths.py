@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from evenstep import words
+from evenstep.agent.pulse.frames import frames_of_report
 from evenstep.attachment.attempts import header
 from evenstep.host.sysfs import core_wait_ns, read_text
 from evenstep.trace.pack import collectable
@@ -181,6 +182,8 @@ class RankExits:
             told = {"xid": xids, "nccl_warnings": nccl_warnings(os.environ, rank.pid)}
             ended |= {name: lines[-MOST_LINES:] for name, lines in told.items() if lines}
         try:
+            if "signal" in ended and (frames := _struck_at(rank.path)):
+                add_last_fact(rank.path, "left", {"by": ended["signal"], "frames": frames})
             add_last_fact(rank.path, "ended", ended)
         except (OSError, ValueError) as error:
             self._say(f"how rank {rank.rank} ended is not in its trace: {error}")
@@ -274,6 +277,14 @@ def _reaped_status(descriptor: int) -> int | None:
         return None
     known, *_, status = _INFO.unpack(asked)
     return int(status) if known & _INFO_EXIT else None
+
+
+def _struck_at(path: Path) -> list[str]:
+    """The frames that a fatal signal left behind the regions of a spool (`FaultHandler`)."""
+    with path.open("rb") as file:
+        fields = layout.HEADER.unpack_from(file.read(layout.PAGE_BYTES).ljust(layout.HEADER.size))
+        file.seek(fields[5] + fields[6] * layout.RECORD_BYTES)
+        return frames_of_report(file.read(LOG_BYTES).decode("utf-8", "replace"))
 
 
 def _heartbeat_ns(path: Path) -> int:

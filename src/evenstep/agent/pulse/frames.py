@@ -28,7 +28,9 @@ MOST_WALKED = 32 * DEEPEST  # frames read: those of evenstep are not kept
 _OURS = str(Path(__file__).parents[2])
 _PYTHON = str(Path(os.__file__).parent)
 _TORCH = tuple(f"-packages/{name}" for name in ("torch/", "typing_extensions.py", "sympy/"))
-_QUOTED = re.compile(r'^ *File "(.+)", line (\d+), in (.+)$', re.MULTILINE)  # by `traceback`
+_QUOTED = re.compile(
+    r'^ *File "(.+)", line (\d+),? in (.+)$', re.MULTILINE
+)  # `traceback`'s, `faulthandler`'s
 _INSTALLED = re.compile(rf"[^/]*{PACKAGES}.*")
 _PARTS = 3  # last parts of a file's path that are shown
 _named: Callable[[CodeType], tuple[str, str]] = attrgetter("co_filename", "co_name")
@@ -105,6 +107,15 @@ def frames_of_errors(raised: Iterable[BaseException], message: str) -> list[str]
     walks = (reversed(list(walk_tb(error.__traceback__))) for error in raised)
     own = ((*_named(each.f_code), line) for walk in walks for each, line in walk)
     return _texts(chain(quoted, own))
+
+
+def frames_of_report(text: str) -> list[str]:
+    """The frames in a report of `faulthandler`: of the thread that the signal struck or, where that
+    runs no Python, of the main one, which comes last."""
+    threads = re.split(r"^(?=(?:Current t|T)hread 0x)", text, flags=re.MULTILINE)[1:]
+    found = {each.startswith("C"): _QUOTED.findall(each) for each in threads}
+    struck = found.get(True) or found.get(False, [])
+    return _texts((file, name, int(line)) for file, line, name in struck)
 
 
 def _texts(walked: Iterable[tuple[str, str, int | None]]) -> list[str]:

@@ -27,6 +27,7 @@ from typing import Any
 from evenstep.agent.pulse.frames import ScriptEnd, frames_of_errors, frames_of_thread
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.trace.spool.descriptors import Bell
+from evenstep.trace.spool.faults import FaultHandler
 from evenstep.trace.spool.layout import Kind
 
 log = logging.getLogger("evenstep")
@@ -54,6 +55,7 @@ class Heartbeat:
         self._noted: dict[str, Any] = {}  # the exception that stands in the spool, described
         self._left = (-1, {"by": "", "frames": [""]})  # the step of the last `sys.exit`, and where
         self._script_end = ScriptEnd()
+        self._faults = FaultHandler()
         self._leaves: dict[tuple[Any, str], Callable[..., Any]] = {
             (sys, "exit"): sys.exit, (os, "_exit"): os._exit,
         }  # fmt: skip
@@ -65,6 +67,9 @@ class Heartbeat:
     def start(self) -> None:
         """Begin to beat."""
         self._thread.start()
+        if self._look is not None and not self._spool.buffered:
+            with suppress(OSError):
+                self._faults.install(self._spool.path)
         for module, name in self._leaves:
             self._note_place(module, name)
 
@@ -73,6 +78,7 @@ class Heartbeat:
         if not self._armed:
             return
         self._stopping = True
+        self._faults.remove()
         for (module, name), leaves in self._leaves.items():
             if getattr(getattr(module, name), "noted_by", None) is self:
                 setattr(module, name, leaves)
@@ -95,6 +101,7 @@ class Heartbeat:
     def disarm(self) -> None:
         """For a forked child, where the thread does not exist."""
         self._armed = False
+        self._faults.remove()
 
     def _run(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # see `Sampler._run`
@@ -110,6 +117,7 @@ class Heartbeat:
     def look(self) -> tuple[int, int]:
         """Check for an exception and run the look; return what a look returns."""
         self.note_uncaught()
+        self._faults.remove(lost=True)
         now_ns = time.monotonic_ns()
         until_ns, overdue_ns = now_ns + UNCAUGHT_NS, 0
         if self._look is not None:

@@ -60,8 +60,8 @@ class Config:
     stacks: bool = setting(
         True,
         values.SWITCH,
-        "look a few times a minute, and when it stands still, at where the training thread is: "
-        "file, line and function",
+        "look a few times a minute, when it stands still, and when a fatal signal strikes, at "
+        "where the training thread is: file, line and function",
     )
     sample_period_s: float = setting(
         1.0, values.number(0.05, 3600.0), "seconds between samples of clocks, power and counters"

@@ -41,13 +41,13 @@ from evenstep.diagnose.modes.intervention import Gain, finding_of
 from evenstep.diagnose.sentences import CERTAIN, LIKELY, say
 from evenstep.statistics.interval import Share
 from evenstep.trace.columns import Columns
+from evenstep.trace.spool.faults import FATAL
 from evenstep.trace.spool.layout import DType, Kind, Op
 from evenstep.trace.trace import Trace
 
 BRIEF_NS = 10_000_000_000  # while a dump is written, which may take seconds, other ranks go on
 MEMORY = ("OutOfMemory", "MemoryError", "not enough memory", "out of memory", "alloc")
 NEW = "never brought that size or type before"
-INVALID = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT")
 
 
 def describe(trace: Trace, place: Stuck) -> str:
@@ -372,19 +372,21 @@ def _never_came(case: Case, first: Death, absent: list[int], step: int) -> Findi
 def _remedy(first: Death) -> str:
     """What to look at next, by how the rank ended."""
     ended, raised = first.facts.get("ended") or {}, first.facts.get("raised") or {}
+    left, name = first.facts.get("left") or {}, ended.get("signal")
     message = f"{raised.get('type', '')} {raised.get('message', '')}"
     holding = {
         "memory": ended.get("out_of_memory_kills") or any(word in message for word in MEMORY),
         "worker": "DataLoader worker" in message,
         "raised": raised and raised.get("type") != INTERRUPTED,
-        "invalid": ended.get("signal") in INVALID,
-        "signal": ended.get("signal"),
-        "left": (by := (first.facts.get("left") or {}).get("by")),
+        "struck": name in FATAL and left.get("by") == name,
+        "invalid": name in FATAL,
+        "signal": name,
+        "left": left.get("by"),
         "exit": ended.get("exit_code") is not None,
         "unknown": True,
     }
     how = next(name for name, holds in holding.items() if holds)
-    return say(f"rank_failed.do.{how}", type=raised.get("type"), by=by)
+    return say(f"rank_failed.do.{how}", type=raised.get("type"), by=left.get("by"))
 
 
 # -- restarts --------------------------------------------------------------------------------------
