@@ -659,16 +659,20 @@ struct Facts {
   int64_t peer = 0, tag = 0;
 };
 
-using WorkPointer = c10::intrusive_ptr<c10d::Work>;
-
-WorkPointer work_of(const c10::IValue& value) {
-  return value.isObject() ? value.toCustomClass<c10d::Work>() : WorkPointer();
+// As `toCustomClass`, without its comparison of types, which is a page of code: the schema has made
+// it. The stack keeps the object.
+template <typename T>
+T* object_of(const c10::IValue& value) {
+  return static_cast<T*>(value.toObjectRef().getSlot(0).toCapsule().get());
 }
-WorkPointer work_of(const torch::jit::Stack& stack) {
-  if (stack.empty()) return {};
+c10d::Work* work_of(const c10::IValue& value) {
+  return value.isObject() ? object_of<c10d::Work>(value) : nullptr;
+}
+c10d::Work* work_of(const torch::jit::Stack& stack) {
+  if (stack.empty()) return nullptr;
   if (!stack.back().isTuple()) return work_of(stack.back());
   const auto& elements = stack.back().toTupleRef().elements();
-  return elements.empty() ? WorkPointer() : work_of(elements.back());
+  return elements.empty() ? nullptr : work_of(elements.back());
 }
 // The dispatch keys below ours.
 c10::DispatchKeySet below(c10::DispatchKeySet keys) {
@@ -699,14 +703,14 @@ class Watch final : public c10::OperatorKernel {
     std::optional<Part> part;
     uint64_t ours = 0;
     const bool sampled = sampled_call();
-    if (sampled) part.emplace();
+    if (sampled) [[unlikely]] part.emplace();
     const Hold session(recording());
     if (!session) return op.redispatchBoxed(below(keys), stack);
     session->prepare();
-    if (const auto gate = session->gate.load(std::memory_order_relaxed)) {
-      if (sampled) ours = part->ns();
+    if (const auto gate = session->gate.load(std::memory_order_relaxed)) [[unlikely]] {
+      if (sampled) [[unlikely]] ours = part->ns();
       gate();
-      if (sampled) part.emplace();
+      if (sampled) [[unlikely]] part.emplace();
     }
     Begun begun;
     try {
@@ -714,20 +718,20 @@ class Watch final : public c10::OperatorKernel {
     } catch (const std::exception& error) {
       session->fail(error.what());
     }
-    if (sampled) ours += part->ns();
+    if (sampled) [[unlikely]] ours += part->ns();
     try {
       op.redispatchBoxed(below(keys), stack);
     } catch (...) {
       if (begun.seq) session->failed(begun.seq);
       throw;
     }
-    if (sampled) part.emplace();
+    if (sampled) [[unlikely]] part.emplace();
     try {
       if (begun.seq) end(session, begun, work_of(*stack));
     } catch (const std::exception& error) {
       session->fail(error.what());
     }
-    if (sampled) session->spent(COST_NS, ours + part->ns(), 2);
+    if (sampled) [[unlikely]] session->spent(COST_NS, ours + part->ns(), 2);
   }
 
  private:
@@ -736,7 +740,7 @@ class Watch final : public c10::OperatorKernel {
     const c10::IValue* arguments = stack.data() + (stack.size() - size_t(count_));
     for (int at = 0; at < count_; ++at) {
       if (at == group_)
-        found.group = arguments[at].toCustomClass<c10d::ProcessGroup>().get();  // the stack holds it
+        found.group = object_of<c10d::ProcessGroup>(arguments[at]);
       else if (at == async_)
         found.async = arguments[at].toBool();
       else if (at == peer_)
@@ -801,8 +805,8 @@ class Watch final : public c10::OperatorKernel {
     return begun;
   }
 
-  void end(const Hold& session, Begun& call, WorkPointer work) const {
-    if (mine.batch && call.mark && mine.batch->size() < MOST_PENDING) {
+  void end(const Hold& session, Begun& call, c10d::Work* work) const {
+    if (call.mark && mine.batch && mine.batch->size() < MOST_PENDING) {
       mine.batch->emplace_back(call.timer, std::move(call.mark));
       return;
     }
@@ -821,7 +825,7 @@ class Watch final : public c10::OperatorKernel {
       }
     }
     if (!future) {
-      session->keep(std::move(work), call.seq);
+      session->keep(c10::intrusive_ptr<c10d::Work>::unsafe_reclaim_from_nonowning(work), call.seq);
       return;
     }
     if (call.flags & ON_DEVICE && !call.mark) {  // without device times only the issue is known
