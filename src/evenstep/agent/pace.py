@@ -27,13 +27,9 @@ class PaceHost:
     """
 
     def __init__(
-        self,
-        pacer: Pacer,
-        recorder: Recorder,
-        *,
-        can_hold: bool,
+        self, pacer: Pacer, recorder: Recorder, *, can_hold: bool,
         on_stream: Callable[[int, int], bool] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.pacer = pacer
         self.waits = WaitEstimator()
         self._plans: deque[Plan] = deque(maxlen=8)  # received, not adopted yet

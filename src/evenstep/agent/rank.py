@@ -51,14 +51,9 @@ class Agent:
     """One rank under observation, from `start` to `stop`."""
 
     def __init__(
-        self,
-        config: Config,
-        identity: Identity,
-        folder: RunFolder,
-        spool: Spool,
-        stacks: Sequence[Stack],
-        compiled: Compiled | None = None,
-    ) -> None:
+        self, config: Config, identity: Identity, folder: RunFolder, spool: Spool,
+        stacks: Sequence[Stack], compiled: Compiled | None = None,
+    ) -> None:  # fmt: skip
         self.config = config
         self.identity = identity
         self.folder = folder

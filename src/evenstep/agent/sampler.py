@@ -36,18 +36,12 @@ class Sampler:
     """
 
     def __init__(
-        self,
-        sources: Sequence[Source],
-        emit: Emit,
-        *,
-        period_s: float = 1.0,
-        budget: float = 0.01,
-        task: Callable[[], None] | None = None,
-        between: Callable[[], float] | None = None,
-        repeat_ticks: int = 10,
+        self, sources: Sequence[Source], emit: Emit, *, period_s: float = 1.0,
+        budget: float = 0.01, task: Callable[[], None] | None = None,
+        between: Callable[[], float] | None = None, repeat_ticks: int = 10,
         clock: Callable[[], float] = time.monotonic,
         cpu_clock: Callable[[], int] = time.thread_time_ns,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.cost_ns = 0  # CPU time of the thread so far, opening the sources included
         self.failure: str | None = None  # why the thread ended by itself
         self._emit = emit

@@ -39,14 +39,9 @@ class StepWork:
     """
 
     def __init__(
-        self,
-        recorder: Recorder,
-        make_pace: Callable[[], PaceHost],
-        *,
-        rank: int,
-        samples_per_step: int | None,
-        at_once: bool,
-    ) -> None:
+        self, recorder: Recorder, make_pace: Callable[[], PaceHost], *, rank: int,
+        samples_per_step: int | None, at_once: bool,
+    ) -> None:  # fmt: skip
         self.at_once = at_once
         self.sharing: Sharing | None = None  # taken back by the background thread
         self.wake: Callable[[], None] = lambda: None  # wakes that thread

@@ -114,8 +114,8 @@ def frames_of_report(text: str) -> list[str]:
     runs no Python, of the main one, which comes last."""
     threads = re.split(r"^(?=(?:Current t|T)hread 0x)", text, flags=re.MULTILINE)[1:]
     found = {each.startswith("C"): _QUOTED.findall(each) for each in threads}
-    struck = found.get(True) or found.get(False, [])
-    return _texts((file, name, int(line)) for file, line, name in struck)
+    told = found.get(True) or found.get(False, [])
+    return _texts((file, name, int(line)) for file, line, name in told)
 
 
 def _texts(walked: Iterable[tuple[str, str, int | None]]) -> list[str]:

@@ -54,8 +54,7 @@ class Heartbeat:
         self._rest = recorder.rest or self._rest_here
         self._noted: dict[str, Any] = {}  # the exception that stands in the spool, described
         self._left = (-1, {"by": "", "frames": [""]})  # the step of the last `sys.exit`, and where
-        self._script_end = ScriptEnd()
-        self._faults = FaultHandler()
+        self._script_end, self._faults = ScriptEnd(), FaultHandler()
         self._leaves: dict[tuple[Any, str], Callable[..., Any]] = {
             (sys, "exit"): sys.exit, (os, "_exit"): os._exit,
         }  # fmt: skip
@@ -68,8 +67,7 @@ class Heartbeat:
         """Begin to beat."""
         self._thread.start()
         if self._look is not None and not self._spool.buffered:
-            with suppress(OSError):
-                self._faults.install(self._spool.path)
+            self._faults.install(self._spool.path)
         for module, name in self._leaves:
             self._note_place(module, name)
 

@@ -665,14 +665,13 @@ template <typename T>
 T* object_of(const c10::IValue& value) {
   return static_cast<T*>(value.toObjectRef().getSlot(0).toCapsule().get());
 }
-c10d::Work* work_of(const c10::IValue& value) {
-  return value.isObject() ? object_of<c10d::Work>(value) : nullptr;
-}
 c10d::Work* work_of(const torch::jit::Stack& stack) {
-  if (stack.empty()) return nullptr;
-  if (!stack.back().isTuple()) return work_of(stack.back());
-  const auto& elements = stack.back().toTupleRef().elements();
-  return elements.empty() ? nullptr : work_of(elements.back());
+  const c10::IValue* last = stack.empty() ? nullptr : &stack.back();
+  if (last && last->isTuple()) {
+    const auto& elements = last->toTupleRef().elements();
+    last = elements.empty() ? nullptr : &elements.back();
+  }
+  return last && last->isObject() ? object_of<c10d::Work>(*last) : nullptr;
 }
 // The dispatch keys below ours.
 c10::DispatchKeySet below(c10::DispatchKeySet keys) {

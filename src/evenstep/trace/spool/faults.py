@@ -11,6 +11,7 @@ import re
 import signal
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from evenstep.trace.spool.descriptors import Held
@@ -37,12 +38,13 @@ class FaultHandler:
 
     def install(self, path: Path) -> None:
         """Write behind the regions of this spool; nothing where anybody handles or ignores one of
-        these signals already. Raises OSError."""
-        handled = _HANDLED.findall(Path("/proc/self/status").read_text(errors="replace"))
-        if not any(int(signals, 16) & _MASK for signals in handled):
-            file = _SpoolEnd(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC))
-            faulthandler.enable(file)
-            self._file = weakref.ref(file)
+        these signals already, or where that is not known."""
+        with suppress(OSError):
+            handled = _HANDLED.findall(Path("/proc/self/status").read_text(errors="replace"))
+            if not any(int(signals, 16) & _MASK for signals in handled):
+                file = _SpoolEnd(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC))
+                faulthandler.enable(file)
+                self._file = weakref.ref(file)
 
     def remove(self, *, lost: bool = False) -> None:
         """Handle these signals no more, unless the script has set up `faulthandler` since; `lost`:
