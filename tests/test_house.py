@@ -38,7 +38,7 @@ BUDGET = {
     # left first before those that lost it; a command that failed before it attached is told;
     # a folder's only run is opened; reading and projecting tell their time left; what a stopped
     # self-test started is ended; a job at a standstill is watched as it is diagnosed
-    "diagnose": 15895,  # no device begins what its host has yet to issue, in a replay too;
+    "diagnose": 15800,  # no device begins what its host has yet to issue, in a replay too;
     # kernels held by their queue are told from compute that waits; a device that lags by its last
     # kernel alone is idle; ranks of one program are late together; dumps tell what a queue hid;
     # gathers that hosts hold back, waits in a circle, roots that wait, files that are cut; work
@@ -69,7 +69,7 @@ BUDGET = {
     "report": 2904,  # steps that grow longer are told, also of a run that is healthy; and a number
     # neither better nor worse has no word in a comparison; steps of one rank alone are told; runs
     # of different scripts are no curve
-    "reproduce": 1351,  # what a gather of ZeRO-3 took in 2021; many steps at once
+    "reproduce": 1330,  # what a gather of ZeRO-3 took in 2021; many steps at once
     "scenario": 1197,  # a layout that a kind of work does not have is refused, a field without
     # effect is told, of failures and prices too, and what contradicts itself, and neighbours of a
     # job that they cannot slow
@@ -78,7 +78,7 @@ BUDGET = {
     # announced seconds count rates to be solved; links of one size are calibrated;
     # waits last until the last entry, barriers and priorities are recorded; jobs without neighbours
     # pass no room of theirs
-    "statistics": 775,  # tails of noise came from diagnose; pulses' chance over all periods
+    "statistics": 751,  # tails of noise came from diagnose; pulses' chance over all periods
     "importers": 10370,  # XPlane, OTF2 and TensorBoard's files came in; calls in order, shards;
     # operations of a table by any name; partial reads of tables and timelines are said; groups that
     # no profile states follow from who leaves together; durations of a flight recorder's dumps;
@@ -94,20 +94,21 @@ BUDGET = {
     # line of a log, waits for data in it, tables of the Ascend profiler; any number with a step's
     # unit, times on lines of their own, numbers of samples, latencies;
     # when a profile's hosts issued calls, and were blocked
-    "trace": 5799,  # what facts of a spool must look like is checked where they are read;
+    "trace": 5810,  # what facts of a spool must look like is checked where they are read;
     # which operations of a table follow which, and how it reduces, stands here for both; an event
     # table is a class of its own, in memory or on disk; whether a spool's process lives is one rule
     # and so is whether a descriptor is still ours; rows are numbered and grouped by their keys
     # here; groups that share a name are told apart by their ranks; unlike calls make a step where
     # their repeating is no chance; ends sooner than on the device bound no clock;
     # the place of a frame is one rule, and a store keeps a profile's hosts; how far files are read
-    # is reported, and how many parts of a store are written; a rank's place has a shape
+    # is reported, and how many parts of a store are written; a rank's place has a shape; the line
+    # of a clock's offset, and the largest and smallest values at places, are found here for all
     "watch": 1679,  # the live page's words are made here, no longer by a script of its own; a
     # preempted attempt is called so; a copy of a spool beside it is the same rank; turns
     # are counted beyond the latest rank's own mean; a standstill is diagnosed, and left again
     "workers": 279,
 }  # fmt: skip
-WHOLE = 75_772
+WHOLE = 75_600
 
 
 def imports(name):
