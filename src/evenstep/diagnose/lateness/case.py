@@ -28,7 +28,7 @@ from evenstep.diagnose.measure.attempts import (
 from evenstep.diagnose.measure.effects import running_share
 from evenstep.diagnose.measure.grid import StepGrid, during, in_phase, step_grid
 from evenstep.diagnose.measure.hosts import Contention, contention
-from evenstep.diagnose.measure.stuck import LONG, Stuck, stuck
+from evenstep.diagnose.measure.stuck import Stuck, stuck
 from evenstep.diagnose.measure.transfers import Shape, Transfers, shapes, transfers
 from evenstep.statistics.interval import Share, share_of
 from evenstep.trace.columns import Array
@@ -114,9 +114,7 @@ class Case:
     @cached_property
     def stuck(self) -> list[Stuck]:
         """Operations in flight for much longer than a step takes: where the job hung."""
-        steps = self.grid.step_ns
-        longest_ns = float(np.quantile(steps, LONG)) if len(steps) else 0.0
-        return hung_first(self.trace, self._in_flight, self.dead, longest_ns)
+        return hung_first(self.trace, self._in_flight, self.dead, self.grid.step_ns)
 
     @cached_property
     def failed(self) -> list[Death]:

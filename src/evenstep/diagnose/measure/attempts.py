@@ -107,9 +107,8 @@ def _failure(folder: Path, number: int) -> str:
         return ""
     trace = on_one_wall_clock(trace, align(trace))
     steps_ns = trace.summaries["step_sum_ns"] / np.maximum(trace.summaries["count"], 1)
-    longest_ns = float(np.quantile(steps_ns, LONG)) if len(steps_ns) else 0.0
     places, dead = stuck(trace), deaths(trace)
-    if hung := hung_first(trace, places, dead, longest_ns):
+    if hung := hung_first(trace, places, dead, steps_ns):
         return title(max(hung, key=lambda place: place.since_ns))
     first = first_of(dead, [rank for place in places for rank in place.missing])
     those = words.ranks([death.rank for death in first])
@@ -296,17 +295,17 @@ def first_of(found: Sequence[Death], awaited: Iterable[int]) -> list[Death]:
 
 
 def hung_first(
-    trace: Trace, places: Sequence[Stuck], found: Sequence[Death], step_ns: float
+    trace: Trace, places: Sequence[Stuck], found: Sequence[Death], steps_ns: Array
 ) -> list[Stuck]:
     """The operations in which the job hung, whatever ended it later: a timeout, a person, a
-    scheduler. The longest steps take `step_ns`.
+    scheduler. Steps of the job took `steps_ns`.
 
     An operation whose missing ranks (or, without any, a waiting one) had died or been stopped
     before it was in flight for long enough, or a waiting one gave up, is no hang; but a missing
     process without heartbeats before it ended is one. Where ranks died, so are differing calls and
     missing ranks that had left in order.
     """
-    hung = []
+    hung, step_ns = [], float(np.quantile(steps_ns, LONG)) if len(steps_ns) else 0.0
     for place in places:
         if place.pause_ns is not None:  # a dump, whose processes are alive
             hung += [place] if long_enough(place, step_ns) else []
