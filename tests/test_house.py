@@ -78,7 +78,7 @@ BUDGET = {
     # announced seconds count rates to be solved; links of one size are calibrated;
     # waits last until the last entry, barriers and priorities are recorded; jobs without neighbours
     # pass no room of theirs
-    "statistics": 751,  # tails of noise came from diagnose; pulses' chance over all periods
+    "statistics": 760,  # tails of noise came from diagnose; pulses' chance over all periods
     "importers": 10370,  # XPlane, OTF2 and TensorBoard's files came in; calls in order, shards;
     # operations of a table by any name; partial reads of tables and timelines are said; groups that
     # no profile states follow from who leaves together; durations of a flight recorder's dumps;

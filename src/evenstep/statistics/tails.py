@@ -29,16 +29,19 @@ FEWEST_HITS = 3
 
 
 class TailFamily(NamedTuple):
-    """A distribution that may continue a measured one. `parts` are a mixture: the weight of each
-    and its distribution, one of SciPy's."""
+    """A distribution that may continue a measured one. `parts` are a mixture: the weight of each,
+    its distribution in SciPy, and its shape, place and scale."""
 
     name: str
     parameters: dict[str, float]
-    parts: tuple[tuple[float, Any], ...]
+    parts: tuple[tuple[float, Any, tuple[float, ...]], ...]
 
     def logs(self, x: Array) -> Array:
         """log P(X > x) and log density. Shape (2, values)."""
-        parts = [np.log(share) + np.stack([d.logsf(x), d.logpdf(x)]) for share, d in self.parts]
+        parts = [
+            np.log(share) + np.stack([one.logsf(x, *args), one.logpdf(x, *args)])
+            for share, one, args in self.parts
+        ]
         return np.asarray(np.logaddexp.reduce(parts))
 
     def given_above(self, values: Array, threshold: float) -> Array:
@@ -49,7 +52,7 @@ class TailFamily(NamedTuple):
 def normal(values: Array, _: float) -> TailFamily:
     """A normal distribution of all values: a light tail."""
     sd = spread_of(values)
-    return TailFamily("normal", {"sd_ns": sd}, ((1.0, stats.norm(values.mean(), sd)),))
+    return TailFamily("normal", {"sd_ns": sd}, ((1.0, stats.norm, (values.mean(), sd)),))
 
 
 def lognormal(values: Array, threshold: float) -> TailFamily:
@@ -63,15 +66,15 @@ def lognormal(values: Array, threshold: float) -> TailFamily:
 def _shift(values: Array, shift: float) -> TailFamily:
     logs = np.log(values - shift)
     sd = max(float(logs.std()), 1e-9)
-    found = stats.lognorm(sd, loc=shift, scale=np.exp(logs.mean()))
-    return TailFamily("lognormal", {"shift_ns": shift, "log_sd": sd}, ((1.0, found),))
+    part = 1.0, stats.lognorm, (sd, shift, np.exp(logs.mean()))
+    return TailFamily("lognormal", {"shift_ns": shift, "log_sd": sd}, (part,))
 
 
 def pareto(values: Array, threshold: float) -> TailFamily:
     """Generalised Pareto of the exceedances by probability-weighted moments (Hosking 1987)."""
     excess = np.sort(values[values > threshold]) - threshold
     shape, scale = _pareto_moments(excess)
-    part = (len(excess) / len(values), stats.genpareto(shape, loc=threshold, scale=scale))
+    part = len(excess) / len(values), stats.genpareto, (shape, threshold, scale)
     name = "pareto" if shape > 0 else "bounded"
     return TailFamily(name, {"shape": shape, "scale_ns": scale}, (part,))
 
@@ -79,8 +82,9 @@ def pareto(values: Array, threshold: float) -> TailFamily:
 def exponential(values: Array, threshold: float) -> TailFamily:
     """An exponential distribution of the exceedances: memoryless."""
     above = values[values > threshold]
-    scale, share = max(float(above.mean()) - threshold, 1e-9), len(above) / len(values)
-    return TailFamily("exponential", {"scale_ns": scale}, ((share, stats.expon(threshold, scale)),))
+    scale = max(float(above.mean()) - threshold, 1e-9)
+    part = len(above) / len(values), stats.expon, (threshold, scale)
+    return TailFamily("exponential", {"scale_ns": scale}, (part,))
 
 
 def _pareto_moments(excess: Array) -> tuple[float, float]:
@@ -107,7 +111,8 @@ def rare_hits(values: Array, _: float) -> TailFamily | None:
     if not FEWEST_HITS / len(values) <= share <= 0.5 or delay < 3 * (sd + wide):
         return None
     found = {"probability": share, "delay_ns": delay, "sd_ns": sd}
-    parts = (1 - share, stats.norm(usual.mean(), sd)), (share, stats.norm(hit.mean(), wide))
+    calm, struck = (usual.mean(), sd), (hit.mean(), wide)
+    parts = (1 - share, stats.norm, calm), (share, stats.norm, struck)
     return TailFamily("rare_hits", found, parts)
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from scipy.special import ndtr
@@ -30,11 +30,12 @@ from evenstep.diagnose.graph.structure import Graph
 from evenstep.diagnose.levels import FEWEST, MINOR, SIGMAS
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.diagnose.measure.transfers import line_through, transfers
-from evenstep.statistics import tails
 from evenstep.statistics.interval import BLOCK_STEPS, MAD_SIGMA, RESAMPLES, SEED, Estimate, blocks
-from evenstep.statistics.tails import TabulatedNoise
 from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Phase
+
+if TYPE_CHECKING:
+    from evenstep.statistics.tails import TabulatedNoise
 
 #: Low, middle, high. Few resampled exceedances vary too little: on synthetic runs of 117 steps the
 #: middle 95 % hold the truth in 83 % of 180 cases, the middle 98 % in 89 %; with 497 steps the
@@ -222,6 +223,8 @@ class Model:
 
 def fit(cut: Segments, families: Sequence[str] = ()) -> Model:
     """Fit a model to measured segments; `families` fixes the family of each part's noise."""
+    from evenstep.statistics import tails  # when first asked: .3 s
+
     parts, order = [], np.argsort(cut.own_ns.mean(axis=(0, 2)), kind="stable")
     groups = np.array_split(order, min(len(order), MOST_SEGMENTS))  # neighbours in length
     for index, members in enumerate(map(np.sort, groups)):
