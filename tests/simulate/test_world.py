@@ -17,9 +17,11 @@ from evenstep.simulate.wires.carriage import one_by_one
 from evenstep.simulate.wires.interface import (
     COLLECTIVE,
     COMPUTE,
+    DROP,
     PAUSED,
     SLOWED,
     STUCK,
+    URGENT,
     Carriage,
     MessageVolley,
     StepPlan,
@@ -136,8 +138,12 @@ def test_only_as_many_finished_steps_are_kept_as_others_need(make, lag):
 
 
 @pytest.mark.parametrize("make", [CompiledWorld, PythonWorld])
-def test_a_computation_is_slower_as_long_as_its_collective_is_in_flight(make):
-    """20 of work at two thirds of the pace: all of it, 8 of it until 12, none, 16 until 24."""
+@pytest.mark.parametrize(
+    ("how", "computed"), [({"slowdown": 0.5}, [30, 24, 70, 28]), ({}, [20, 20, 70, 20])]
+)
+def test_a_computation_is_slower_as_long_as_its_collective_is_in_flight(make, how, computed):
+    """20 of work at two thirds of the pace: all of it, 8 of it until 12, none, 16 until 24. Where
+    nothing is said of its pace, at its own."""
     ranks, zero = np.arange(4), np.zeros(4, int)
     size = np.array([100.0, 12.0, 12.0, 24.0])
     volley = MessageVolley(ranks, zero - 1, size, zero * 0.0, size, np.arange(5), ranks)
@@ -148,14 +154,14 @@ def test_a_computation_is_slower_as_long_as_its_collective_is_in_flight(make):
         stream=np.array([0, 0, 1]), instance=np.array([-1, -1, 0]), soft=np.array([-1, 2, -1]),
         need_start=np.zeros(4, int), need=zero[:0], back=zero[:0], flow=np.array([flow]),
     )  # fmt: skip
-    world.job(0, np.zeros(4), slowdown=0.5)
+    world.job(0, np.zeros(4), **how)
     value = np.array([[0.0, 0.0, 50.0, 0.0], [20.0] * 4, [0.0] * 4])
     world.feed(0, world.graph(plan), value, np.ones(1))
     world.final(0)
     assert world.run(1 << 40) == STUCK
     enter, end = world.take(0)
     np.testing.assert_allclose(enter, [[0] * 4, [0, 0, 50, 0], [0] * 4], atol=1e-6)
-    np.testing.assert_allclose(end, [[0, 0, 50, 0], [30, 24, 70, 28], [100, 12, 12, 24]], atol=1e-6)
+    np.testing.assert_allclose(end, [[0, 0, 50, 0], computed, [100, 12, 12, 24]], atol=1e-6)
 
 
 @pytest.mark.parametrize("make", [CompiledWorld, PythonWorld])
@@ -504,6 +510,54 @@ def test_a_posted_message_leaves_when_both_ends_are_there(make, closed, posted, 
     entry[first] = 50.0
     ((found,), _) = ends_of(make, [carriage], [entry.tolist()], [1.0, 1.0])
     assert [found[first], found[second], found[2]] == pytest.approx(ends)
+
+
+@pytest.mark.parametrize("make", [CompiledWorld, PythonWorld])
+@pytest.mark.parametrize("closed", [True, False])
+def test_of_urgent_collectives_one_at_a_time_is_sent_and_the_last_first(make, closed):
+    """Ready 3 of launch after every 5 of compute, on the second rank 2 later: the first is sent at
+    10 for 30, the third 3 after its end, and then the second. Nobody waits for them."""
+    ranks, three = np.arange(2), np.arange(3)
+    volley = MessageVolley(
+        ranks, ranks[::-1], np.full(2, 30.0), np.zeros(2), np.full(2, 30.0), three, ranks
+    )  # fmt: skip
+    world = make(np.ones(2), (2,))
+    carriage = Carriage(ranks, ranks * 0, (volley,), closed=closed, launch_ns=3.0)
+    plan = StepPlan(
+        role=ranks * 0, start=np.array([0, 6]), kind=np.array([COMPUTE, URGENT] * 3),
+        stream=np.array([0, 1] * 3), instance=np.array([-1, 0, -1, 1, -1, 2]),
+        soft=np.full(6, -1), need_start=np.array([0, 0, 1, 1, 2, 2, 3]), need=2 * three,
+        back=three * 0, flow=np.array([world.flow(carriage) for _ in three]),
+    )  # fmt: skip
+    world.job(0, np.array([0.0, 2.0]))
+    world.feed(0, world.graph(plan), np.array([[5.0] * 2, [0.0] * 2] * 3), np.ones(3))
+    world.final(0)
+    assert world.run(1 << 40) == STUCK
+    _, end = world.take(0)
+    np.testing.assert_allclose(end[::2], [[5, 7], [10, 12], [15, 17]])
+    np.testing.assert_allclose(end[1::2], [[40] * 2, [106] * 2, [73] * 2], atol=1e-6)
+
+
+@pytest.mark.parametrize("make", [CompiledWorld, PythonWorld])
+def test_work_since_what_was_awaited_is_discarded_but_none_of_the_step_before(make):
+    """50 of compute beside 20 of another stream, from which 7 more follow; in the next step what
+    is awaited was over at 22, before it began at 27; in the third at 52, long after 1 of compute.
+    """
+    four, nothing = np.arange(4), np.zeros(0, int)
+    plan = StepPlan(
+        role=four[:1], start=np.array([0, 4]), kind=np.array([COMPUTE, COMPUTE, DROP, COMPUTE]),
+        stream=np.array([0, 1, 0, 0]), instance=four * 0 - 1, soft=four * 0 - 1,
+        need_start=np.array([0, 0, 0, 1, 1]), need=four[1:2], back=four[:1], flow=nothing,
+    )  # fmt: skip
+    world, found = make(np.ones(1), (1,)), []
+    world.job(0, np.zeros(1))
+    graph = world.graph(plan)
+    for first, second in ((50.0, 20.0), (50.0, 2.0), (1.0, 30.0)):
+        assert world.run(1 << 40) == 0
+        world.feed(0, graph, np.array([[first], [second], [0.0], [7.0]]), np.ones(0))
+        assert world.run(1 << 40) == 0
+        found.append(world.take(0)[1][:, 0].tolist())
+    assert found == [[50, 20, 20, 27], [77, 22, 27, 34], [35, 52, 52, 59]]
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")

@@ -361,7 +361,7 @@ class PythonWorld:
         entries = sorted(of.entry[rank] for rank in members)
         latest = entries[max(len(entries) - 1 - flow.spared, 0)]
         inside = np.flatnonzero(np.isin(flow.rank, members))
-        times = np.full(len(flow.rank), -np.inf)
+        times = np.empty(len(flow.rank))
         at_once = flow.spared or flow.joined
         times[inside] = [latest if at_once else of.entry[int(flow.rank[p])] for p in inside]
         for stage in flow.stages:
@@ -377,7 +377,7 @@ class PythonWorld:
         for rank in members:
             end = float(times[flow.rank == rank].max()) if flow.stages else latest
             self._through(of, rank, end)
-        return float(times[inside].max(initial=-np.inf))
+        return float(times[inside].max())
 
     def _next_urgent(self, job: _Job, *, over: bool = False) -> None:
         """Begin an urgent collective, if none is under way: of those ready on all ranks, the last;
