@@ -312,6 +312,23 @@ def test_our_own_cost_in_a_step_is_that_of_its_events_its_collectives_and_its_en
     assert recorder.spent() == [300, 1, 40, 1]
 
 
+def test_calls_whose_records_the_ring_has_lost_have_cost_as_much(small):
+    group, calls = GroupState(3, "u", (0, 1), 0), 3 * small.spool.regions.ring_capacity
+    small.cost.void = small.event_cost.void = False
+    small.cost.add(300)
+    for number in range(calls):
+        small.collective(number, group, Op.BROADCAST, 4, 0, 5, 0, 1)
+    closed = small.end_step(small.clock.start_ns + 1000)
+    closed.spent = small.spent()
+    for number in range(calls):  # of the next step, before this one is settled
+        small.collective(number, group, Op.BROADCAST, 4, 0, 5, 0, 1)
+        if number == 7:
+            small.settle(closed)
+            assert closed.counted["agent_ns"] == calls * 300
+    small.settle(closed)
+    assert closed.counted["agent_ns"] == pytest.approx(calls * 300, rel=0.01)
+
+
 def test_a_step_that_began_says_what_the_one_before_has_spent_and_from_zero_on(recorder):
     meter, words = ResourceMeter(recorder.ident), recorder.words
     words[Word.EVENTS], words[Word.OWN_NS] = 11, 12

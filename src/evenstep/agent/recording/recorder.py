@@ -76,7 +76,6 @@ LAST_TURN = 1 << 63  # the beginning of a turn that is not to end
 _get_ident = threading.get_ident
 _NOTHING = dict.fromkeys(COUNTERS, 0)
 
-
 #: The cost of reading the thread's clock, which every measured interval includes.
 READING_NS = min(-thread_time_ns() + thread_time_ns() for _ in range(32))
 
@@ -495,7 +494,9 @@ class Recorder:
         for cost, at in (self.cost, 0), (self.event_cost, 2):
             cost.settle(*closed.spent[at : at + 2])
         ours_ns = closed.own_ns + self.event_cost.of(closed.events)
-        counted["agent_ns"] = ours_ns + self.cost.of(len(found))
+        kept_after = self.spool.last_number() - self.spool.regions.ring_capacity
+        lost = min(max(kept_after, closed.after), closed.upto) - closed.after  # nearly all calls
+        counted["agent_ns"] = ours_ns + self.cost.of(len(found) + lost)
         closed.collectives, closed.pauses = found[:STEP_COLLECTIVES], pauses
         words, base = self.spool.words, self.spool.word_of(closed.seq)
         if words[base] == closed.seq:  # still in the ring
