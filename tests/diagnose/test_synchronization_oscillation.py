@@ -5,6 +5,7 @@ import pytest
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.importers.opening import open_trace
+from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Flag, Kind, Phase
 from tests.diagnose.programs import Do, Job
 from tests.diagnose.synthetic import MS, World
@@ -212,3 +213,24 @@ def test_a_slow_step_is_as_long_as_its_devices_needed_whose_hosts_ran_ahead():
     finding = diagnose(run.trace()).findings[0]
     assert finding.title == "Slow step 30"
     assert finding.observation == "1 step of 60 lasts 355 ms, the usual one 55.5 ms"
+
+
+def test_steps_in_which_the_program_acts_before_it_learns_are_compared_with_one_another():
+    """A policy is asked in every third step before it is trained: forwards without a backward."""
+    trace = swinging(STEPS % 3 == 0).trace()
+    rows = trace.events
+    asked = (rows.kind == int(Kind.PHASE)) & (rows.op == int(Phase.FORWARD)) & (rows.step % 3 == 0)
+    again = rows.select(np.flatnonzero(asked).repeat(20))
+    brief = again.with_column("exit_ns", again.enter_ns + 1)
+    trace.events = Columns.concatenate([rows, brief])
+    assert "synchronization_oscillation" not in [each.mode for each in diagnose(trace).findings]
+
+
+@pytest.mark.parametrize(("every", "swings"), [(1, True), (100, False)])
+def test_of_sampled_steps_the_period_may_be_that_of_the_sample(tmp_path, every, swings):
+    """pix2pix prints every hundredth step, and shows its images in every fourth of these."""
+    log, seconds = tmp_path / "loss_log.txt", np.where(STEPS % 4 == 3, 0.68, 0.128)
+    line = "(epoch: 1, iters: {}, time: {:.3f}, data: 0.002) G_GAN: 1.9 D_real: 0.3\n"
+    log.write_text("".join(map(line.format, (STEPS + 1) * every, seconds)))
+    found = [finding.mode for finding in diagnose(open_trace([log])).findings]
+    assert ("synchronization_oscillation" in found) == swings

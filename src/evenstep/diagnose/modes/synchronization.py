@@ -19,8 +19,9 @@ import numpy as np
 
 from evenstep.diagnose import levels
 from evenstep.diagnose.finding import Finding
-from evenstep.diagnose.graph.structure import by_step_and_lane
+from evenstep.diagnose.graph.structure import by_step_and_lane, row_numbers
 from evenstep.diagnose.lateness.case import Case
+from evenstep.diagnose.lateness.delays import WORK_PHASES
 from evenstep.diagnose.lateness.thresholds import BY_CHANCE
 from evenstep.diagnose.modes.intervention import (
     Gain,
@@ -49,14 +50,16 @@ class SlowSteps(NamedTuple):
 def slow_together(case: Case) -> SlowSteps | None:
     """Steps that more work of most ranks than others of their program have, and no wait for a core,
     makes longer: periodic, or few. None of inferred steps, or of a table of durations, which may be
-    single collectives: there the program alternates."""
+    single collectives: there the program alternates; none periodic where only every so many steps
+    are recorded, as a program prints and shows at just such steps."""
     if not case.trace.elapsed_known or case.trace.table.flagged(Kind.STEP, Flag.INFERRED):
         return None
     of_most = partial(np.quantile, q=0.5, axis=1, method="lower")
     work = of_most(case.program_ns) - of_most(case.grid.run_delay_ns)
     work = _beside_steps_alike(case, work)
     seen = oscillation(work) or _few(work)
-    if seen is None:
+    apart = len(work) > 1 and np.median(np.diff(case.grid.steps)) > 1
+    if seen is None or (apart and seen.peak is not None):
         return None
     lasted = [case.step_ns]  # in the replay, the first of few perhaps since before the capture
     lasted += [of_most(case.grid.duration_ns)] * (levels.MINOR * len(work) < 1)
@@ -65,17 +68,28 @@ def slow_together(case: Case) -> SlowSteps | None:
 
 
 def _beside_steps_alike(case: Case, work: Array) -> Array:
-    """The work of each step, less what steps that move about as much data usually have more than
-    all: a program may train two models in turn, or longer batches now and then."""
+    """The work of each step, less what steps that move about as much data in as many forwards,
+    backwards and updates usually have more than all: a program may train two models in turn, act
+    between updates, or have longer batches now and then."""
     table, rows = case.costs.graph.operations, case.costs.graph.rows
     moved = by_step_and_lane(case.costs.graph, np.append(table.size_bytes, 0)[rows.enter])
-    amount, found = case.grid.from_sampled(np.median(moved, axis=1)), work.astype(float)
-    ascending = amount[order := np.argsort(amount)]
-    edges = np.flatnonzero(np.diff(ascending) > levels.MINOR * ascending[1:]) + 1
-    for steps in np.split(order, edges):
+    moved = case.grid.from_sampled(np.median(moved, axis=1))
+    phases = case.grid.records.of_kind(Kind.PHASE)
+    cell, mine = case.grid.cell(phases.select(np.isin(phases.op, WORK_PHASES[:3])))
+    done = case.grid.shaped(np.bincount(cell[mine], minlength=case.grid.start_ns.size))
+    alike = row_numbers(_about(moved), _about(case.grid.spread(np.median(done, axis=1))))
+    found = work.astype(float)
+    for steps in (np.flatnonzero(alike == one) for one in np.unique(alike)):
         if len(steps) >= levels.FEWEST:
             found[steps] -= np.median(work[steps]) - np.median(work)
     return found
+
+
+def _about(amount: Array) -> Array:
+    """A number for each amount, the same for those that differ little from the next."""
+    order = np.argsort(amount)
+    apart = np.diff(amount[order], prepend=amount.min()) > levels.MINOR * amount[order]
+    return np.asarray(np.cumsum(apart)[np.argsort(order)])
 
 
 def _few(series: Array) -> SlowSteps | None:
