@@ -291,19 +291,18 @@ def _even_out_stages(case: Case, relieved: Change, mine: Array, stages: int) -> 
 
 
 def _stages_of(case: Case) -> dict[int, int]:
-    """Stage of each rank: its place in its pipeline group, where groups have such names; else by
-    the messages that pass work on. A rank without messages has the stage of one of its groups."""
-    groups = case.trace.groups
+    """Stage of each rank, by the messages that pass work on; else its place in its pipeline group,
+    where groups have such names. A rank without messages has the stage of one of its groups."""
+    groups, number = case.trace.groups, stages_passed(case.grid.graph)
+    found = {int(case.grid.ranks[at]): int(number[at]) for at in np.flatnonzero(number >= 0)}
+    for group in groups if found else ():
+        theirs = {found[rank] for rank in group.ranks if rank in found}
+        if len(theirs) == 1:
+            found |= dict.fromkeys(group.ranks, theirs.pop())
+    if found:
+        return found
     named = [one.ranks for one in groups if one.name.lower().startswith(("pp", "pipe"))]
-    found = {r: place for ranks in named if len(ranks) > 1 for place, r in enumerate(ranks)}
-    if not found:
-        number = stages_passed(case.grid.graph)
-        found = {int(case.grid.ranks[at]): int(number[at]) for at in np.flatnonzero(number >= 0)}
-        for group in groups if found else ():
-            theirs = {found[rank] for rank in group.ranks if rank in found}
-            if len(theirs) == 1:
-                found |= dict.fromkeys(group.ranks, theirs.pop())
-    return found
+    return {r: place for ranks in named if len(ranks) > 1 for place, r in enumerate(ranks)}
 
 
 def stages_passed(graph: Graph) -> Array:
