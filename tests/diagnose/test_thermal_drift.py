@@ -73,6 +73,16 @@ def test_a_node_drifts_as_a_whole_where_no_rank_of_it_clearly_does():
     assert sorted(one.rank for one in drifts(open_case(world.trace()))) == [4, 5, 6, 7]
 
 
+def test_a_drift_costs_its_rise_also_where_noise_hides_its_single_steps():
+    world = World(ranks=16, steps=STEPS, ranks_per_node=4, noise=0.15)
+    table = world.everywhere()
+    table[:, 4:8] = (14 * MS * linear(np.linspace(0, 1, STEPS)))[:, None]
+    slower = world.delayed(Phase.BACKWARD, table, computing=True)
+    (finding,) = [one for one in diagnose(slower.trace()).findings if one.mode == "thermal_drift"]
+    assert sorted(finding.where.ranks) == [4, 5, 6, 7]
+    assert finding.severity == pytest.approx(slower.injected_share(), rel=0.15)
+
+
 def test_a_rank_that_was_late_before_it_slowed_down_a_little_is_a_straggler(worst):
     world = drifting([3], 30, lambda time: 1 + 0.2 * time)
     finding = worst(world)

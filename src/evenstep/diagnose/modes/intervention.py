@@ -82,17 +82,21 @@ def finding_of_late(
     numbers: Mapping[str, Any],
     nobody: bool = False,
     at: When | None = None,
+    ranks: Sequence[int] = (),
+    change: Change | None = None,
     **fields: Any,
 ) -> list[Finding]:
     """The finding of cells (steps × ranks, boolean) that are late for one cause, if there are any.
 
-    `nobody`: no rank is named as a culprit; `at` defaults to the steps of these cells; `fields` are
-    those of `finding_of`. Sentences may use, beside `numbers`, `waiting`, `who`, `lead` (the
-    culprits, or that they take turns), `those`, `hosts` and those of `Case.waits`.
+    `nobody`: no rank is named as a culprit; `at` defaults to the steps of these cells, `ranks` to
+    their culprits, `change` to the one without their lateness; `fields` are those of `finding_of`.
+    Sentences may use, beside `numbers`, `waiting`, `who`, `lead` (the culprits, or that they take
+    turns), `those`, `hosts` and those of `Case.waits`.
     """
     if not cells.any():
         return []
-    ranks = case.culprits(cells, cause)
+    ranks = list(ranks) or case.culprits(cells, cause)
+    gain = Gain(case.share(case.loss(cells, cause)), case.relieved(cells, cause))
     recurs = at or when(cells & np.isin(case.grid.ranks, ranks), case.grid.steps)
     where, who = case.where(ranks), case.ranks_in_words(ranks)
     turns = f"the late rank changes ({words.ranks(ranks)} take turns)"
@@ -102,7 +106,7 @@ def finding_of_late(
     common: dict[str, object] = {"who": who, "lead": lead, "waiting": case.waiting_in_words(cells)}
     common |= {"those": ranks, "hosts": words.some(where.nodes) or "its host", **case.waits(cells)}
     return finding_of(
-        case, name, Gain(case.share(case.loss(cells, cause)), case.relieved(cells, cause)),
+        case, name, gain if change is None else gain_of(case, change),
         numbers=common | dict(numbers), where=Where() if nobody else where, at=recurs,
         # delays of several ranks now and then are independent of each other
         projected=constant if same else partial(by_chance, hits=hits), **fields,

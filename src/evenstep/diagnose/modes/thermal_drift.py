@@ -32,6 +32,7 @@ class Drift(NamedTuple):
     start_ns: float  # usual own work at the beginning
     onset: int  # row of the grid
     per_hour: Trend  # of the excess, ns per hour
+    risen_ns: Array = np.zeros(0)  # (steps,): by how much since the beginning
 
 
 def drifts(case: Case) -> list[Drift]:
@@ -58,7 +59,10 @@ def drifts(case: Case) -> list[Drift]:
         for lane in lanes.tolist():
             if trend(at, excess[:, lane]).slope >= MOST * one.per_hour.slope:
                 onset = int(np.array_split(np.arange(len(hours)), len(at))[one.onset][0])
-                found.setdefault(lane, one._replace(rank=int(grid.ranks[lane]), onset=onset))
+                level = isotonic(excess[:, lane])
+                mine = one._replace(rank=int(grid.ranks[lane]), onset=onset)
+                risen = np.interp(hours, at, level - level[0])
+                found.setdefault(lane, mine._replace(risen_ns=risen))
     return list(found.values())
 
 
@@ -90,14 +94,17 @@ def find(case: Case) -> list[Finding]:
 
 
 def _of_node(case: Case, place: list[Drift]) -> list[Finding]:
-    """The finding of a node's drifts, the worst first: all lateness of their ranks. A process that
-    stands still meanwhile is not slowed down by heat."""
+    """The finding of a node's drifts, the worst first: what their ranks' work has risen by, and all
+    their lateness. A process that stands still meanwhile is not slowed down by heat."""
     grid, worst, first = case.grid, place[0], min(drift.onset for drift in place)
-    ours = np.isin(grid.ranks, [drift.rank for drift in place])
     signs, start_ns = _signs(case, worst.rank), max(worst.start_ns, 1.0)
-    cells = case.delays.cells(Cause.WORK) & ours
+    risen, ranks = np.zeros(grid.shape), [drift.rank for drift in place]
+    risen[:, np.searchsorted(grid.ranks, ranks)] = np.stack([one.risen_ns for one in place], axis=1)
+    cells = case.delays.cells(Cause.WORK) & np.isin(grid.ranks, ranks)
     if not signs and case.idles(cells):
         return []
+    late = np.where(case.claims.claim(cells), case.delays.late_ns[Cause.WORK], 0.0)
+    more = np.maximum(risen, late)
     why = "hot" if signs else "unproven" if case.costs.graph.device.any() else "grows"
     seen = [
         say(f"thermal_drift.{sign.metric}", measured=sign.measured, expected=sign.expected)
@@ -105,7 +112,7 @@ def _of_node(case: Case, place: list[Drift]) -> list[Finding]:
     ]
     onset, last = int(grid.steps[first]), int(grid.steps[-1])
     return finding_of_late(
-        case, "thermal_drift", case.claims.claim(cells),
+        case, "thermal_drift", more > 0, ranks=ranks, change=case.without(more, Cause.WORK),
         at=When([(onset, last)], "chronic"),
         numbers={
             "growth": worst.growth_ns, "relative": worst.growth_ns / start_ns, "onset": onset,
