@@ -160,7 +160,6 @@ def _limits(case: Case) -> list[str]:
     trace, grid, device = case.trace, case.grid, bool(case.grid.graph.device.any())
     steps, late, recorded = len(grid.steps), case.late_start_ns, trace.of_kind(Kind.PHASE)
     late_ns = float(late.max()) if len(late) else 0.0
-    streams = set(grid.ranks[grid.graph.device].tolist())  # of these no host times are used
     known = any(grid.phase_ns[phase].any() for phase in INNER_PHASES)
     of_hosts = not known and bool(np.isin(recorded.op, INNER_PHASES).any())
     partial, met = _count_unmatched(grid)
@@ -175,7 +174,7 @@ def _limits(case: Case) -> list[str]:
         "brought": late_ns >= NAMED * grid.total_ns and late_ns,
         "alone": len(trace.ranks) < 2,
         "aligned": grid.clocks.error_ns,
-        "unplaced": [rank for rank in grid.clocks.unplaced if rank not in streams],
+        "unplaced": [rank for rank in grid.clocks.unplaced if rank not in grid.ranks],
         f"phases{'_of_hosts' * of_hosts}": steps and not known,
         f"device{'_alone' * (device and not (grid.graph.host >= 0).any())}": device,
         "partial": partial,

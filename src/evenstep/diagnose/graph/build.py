@@ -56,8 +56,6 @@ def graph(trace: Trace, clocks: Clocks, steps: Array, ranks: Array) -> Graph:
         rows = streams.with_kernels(found.rows, found.operations)
         rows, ahead = _align(_with_phase(trace, clocks, ranks, rows), issued, clock)
         found = found._replace(rows=rows)
-    lost = np.isin(ranks, list(clocks.unplaced)) & ~device
-    found = _restrict(found, ~lost[found.rows.lane]) if lost.any() else found
     rows = found.rows
     nobody = np.bincount(rows.operation, rows.decides) == 0  # of those present: then all do
     rows = rows.with_column("decides", rows.decides | nobody[rows.operation])

@@ -17,6 +17,7 @@ import numpy as np
 
 from evenstep import words
 from evenstep.diagnose.graph.build import BUSY, graph, of_hosts
+from evenstep.diagnose.graph.entries import on_device
 from evenstep.diagnose.graph.structure import (
     Graph,
     Intervals,
@@ -171,9 +172,11 @@ def _grid_of(trace: Trace, numbers: Array, ranks: Array, clocks: Clocks | None =
     """The grid of these steps and ranks, from a trace with their records in memory."""
     steps = trace.of_kind(Kind.STEP)
     present = np.isin(numbers, steps.step)
+    if clocks is None:
+        clocks = sharpen(trace, align(trace))
+        ranks = _comparable(trace, clocks, ranks)
     shape = (len(numbers), len(ranks))
     cells: dict[str, Any] = {name: np.zeros(shape, np.int64) for name in _CELLS}
-    clocks = clocks or sharpen(trace, align(trace))
     grid = StepGrid(
         steps=numbers, ranks=ranks, phase_ns={phase: np.zeros(shape, np.int64) for phase in Phase},
         clocks=clocks, records=trace, graph=graph(trace, clocks, numbers[present], ranks),
@@ -318,6 +321,16 @@ def _finished(trace: Trace, numbers: Array) -> tuple[Array, Array, list[str]]:
     if len(untimed):  # hosts are ahead of their devices, by nobody knows how much
         limits.append(f"left out, as their devices have no times: {words.ranks(untimed.tolist())}")
     return numbers[: len(numbers) - left], untimed, limits
+
+
+def _comparable(trace: Trace, clocks: Clocks, ranks: Array) -> Array:
+    """The ranks without those whose waits nobody knows: that communicate, with no times of devices
+    and on a clock that could not be aligned."""
+    moved = [trace.of_kind(kind) for kind in (Kind.COLLECTIVE, Kind.POINT_TO_POINT)]
+    moving = np.concatenate([rows["rank"] for rows in moved])
+    timed = np.concatenate([rows["rank"][on_device(rows)] for rows in moved])
+    lost = np.setdiff1d(np.intersect1d(clocks.unplaced, moving), timed)
+    return np.setdiff1d(ranks, lost)
 
 
 def _fill_steps(grid: StepGrid, steps: Columns) -> None:
