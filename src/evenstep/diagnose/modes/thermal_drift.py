@@ -10,12 +10,12 @@ from evenstep.diagnose.finding import Evidence, Finding, When
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import above_others
-from evenstep.diagnose.levels import ERRORS, MOST, SIGMAS, SURE
+from evenstep.diagnose.levels import ERRORS, MOST, SEVERAL, SIGMAS, SURE
 from evenstep.diagnose.measure.hosts import metric_samples
 from evenstep.diagnose.modes.intervention import finding_of_late
 from evenstep.diagnose.sentences import say
 from evenstep.statistics.interval import MAD_SIGMA
-from evenstep.statistics.trend import FEWEST, Trend, isotonic, thin, trend
+from evenstep.statistics.trend import BLOCKS, FEWEST, Trend, isotonic, thin, trend
 from evenstep.trace.columns import Array
 
 SUDDEN = 0.6  # of the growth within three neighbouring blocks: then it is no drift
@@ -59,11 +59,19 @@ def drifts(case: Case) -> list[Drift]:
         for lane in lanes.tolist():
             if trend(at, excess[:, lane]).slope >= MOST * one.per_hour.slope:
                 onset = int(np.array_split(np.arange(len(hours)), len(at))[one.onset][0])
-                level = isotonic(excess[:, lane])
-                mine = one._replace(rank=int(grid.ranks[lane]), onset=onset)
-                risen = np.interp(hours, at, level - level[0])
-                found.setdefault(lane, mine._replace(risen_ns=risen))
+                risen = _rise(hours, above_others(work)[:, lane])
+                mine = one._replace(rank=int(grid.ranks[lane]), onset=onset, risen_ns=risen)
+                found.setdefault(lane, mine)
     return list(found.values())
+
+
+def _rise(hours: Array, excess: Array) -> Array:
+    """By how much a series, (steps,), has risen since its beginning: its medians over several steps
+    are those of their middles, half of what is between two of them later."""
+    at, level = thin(hours, excess, min(BLOCKS, len(hours) // SEVERAL))
+    level = isotonic(level)
+    between = (level[-1] - level[0]) / (len(level) - 1)
+    return np.asarray(np.interp(hours, at, level - level[0]) + between / 2)
 
 
 def _risen(at: Array, excess: Array, own: Array) -> Drift | None:
