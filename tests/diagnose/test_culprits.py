@@ -250,6 +250,17 @@ def test_what_every_step_evaluates_is_part_of_its_work(every, first, stops):
     assert any(one.mode == "checkpoint_stall" for one in found) == stops
 
 
+@pytest.mark.parametrize("spread", [0.1, 0.25])
+def test_checkpoints_of_unequal_lengths_are_one_finding_with_all_they_cost(spread):
+    """Another rank writes longest each time: none of them is slower than the others."""
+    table = World(ranks=8).everywhere()
+    table[::5] = 150 * MS * np.random.default_rng(0).lognormal(0, spread, table[::5].shape)
+    world = World(ranks=8, noise=0.02).delayed(Phase.CHECKPOINT, table)
+    (stall,) = [one for one in diagnose(world.trace()).findings if one.mode == "checkpoint_stall"]
+    assert stall.severity == pytest.approx(world.injected_share(), rel=0.03)
+    assert not stall.where.ranks
+
+
 def test_a_checkpoint_that_one_rank_has_no_part_in_is_not_told_of_every_rank():
     table = np.zeros((60, 4))
     table[10::10, 1:] = 300 * MS

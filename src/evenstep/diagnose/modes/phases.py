@@ -42,9 +42,16 @@ def input_pipeline(case: Case) -> list[Finding]:
 
 
 def checkpoint_stall(case: Case) -> list[Finding]:
-    """Ranks that save or evaluate while the others wait, and phases that all have at once."""
-    everybody = [one for phase in STOPPED for one in _all_stopped(case, phase)]
-    return [*_late_saving(case), *everybody]
+    """Few ranks that save or evaluate while the others wait, and phases that all have at once."""
+    few = all(_longer_on_few(case.grid.phase_ns[phase]) for phase in STOPPED)
+    everybody = [one for phase in STOPPED for one in _all_stopped(case, phase, apart=few)]
+    return [*(_late_saving(case) if few or not everybody else ()), *everybody]
+
+
+def _longer_on_few(lasted: Array) -> bool:
+    """Whether what ranks have of a phase beyond the others is mostly that of at most half."""
+    more = np.maximum(lasted - middle_of_others(lasted)[:, None], 0).sum(axis=0)
+    return bool(2 * np.count_nonzero(more > MINOR * more.max()) <= len(more))
 
 
 # -- a few ranks -----------------------------------------------------------------------------------
@@ -138,8 +145,8 @@ def _all_waiting(case: Case, values: Array) -> list[Finding]:
     return [one for one in finding if one.severity >= NAMED]
 
 
-def _all_stopped(case: Case, phase: Phase) -> list[Finding]:
-    """A phase that most ranks have at once, without what a late rank takes beyond the others."""
+def _all_stopped(case: Case, phase: Phase, *, apart: bool) -> list[Finding]:
+    """A phase that most ranks have at once; `apart` from what a late rank takes beyond others."""
     lasted = case.grid.phase_ns[phase]
     common = middle_of_others(lasted)
     stopped = common > 0
@@ -147,9 +154,9 @@ def _all_stopped(case: Case, phase: Phase) -> list[Finding]:
         return []  # what every step evaluates, as with a teacher, is part of their work
     length_ns = float(np.mean(common[stopped]))
     name, option, what = STOPPED[phase]
+    theirs = np.minimum(lasted, common[:, None]) if apart else lasted * stopped[:, None]
     return finding_of(
-        case, f"checkpoint_stall.{name}",
-        case.without(np.broadcast_to(common[:, None], lasted.shape), Cause.CHECKPOINT),
+        case, f"checkpoint_stall.{name}", case.without(theirs, Cause.CHECKPOINT),
         numbers={
             "what": what, "steps": np.count_nonzero(stopped), "all": len(stopped),
             "who": "all ranks" if lasted[stopped].all() else "most ranks", "length": length_ns,
