@@ -55,14 +55,16 @@ def test_who_computes_longer_waits_longer_for_a_core_and_is_named(seed):
     assert named[0].severity > 0.12  # .1 is what it computes longer, without the waits for it
 
 
-@pytest.mark.parametrize("counted", [False, True])
-def test_who_waits_for_a_core_is_not_slow_though_processor_time_counts_that_wait(counted):
-    """As of a process whose other threads compute meanwhile: 20 ms beside its work of 64."""
-    how = {"without_core": True, "computing": counted}
-    world = World(noise=0.02).slow(1, Phase.BACKWARD, 20 * MS, **how)
+@pytest.mark.parametrize(("counted", "asleep"), [(False, 0), (True, 0), (True, 16 * MS)])
+def test_who_waits_for_a_core_is_not_slow_though_processor_time_counts_that_wait(counted, asleep):
+    """As of a process whose other threads compute meanwhile: 20 ms beside its work of 64, and of
+    what all ranks wait for otherwise."""
+    how, alike = {"without_core": True, "computing": counted}, World(noise=0.02)
+    alike = alike.delayed(Phase.FORWARD, asleep)
+    world = alike.slow(1, Phase.BACKWARD, 20 * MS, **how)
     named = [one for one in diagnose(sampled(world)).findings if one.where.ranks]
     assert [(one.title, one.where.ranks) for one in named] == [("Scheduler on rank 1", [1])]
-    assert named[0].severity == pytest.approx(world.injected_share(), rel=0.05)
+    assert named[0].severity == pytest.approx(world.lost_against(alike), rel=0.05)
 
 
 @pytest.mark.parametrize("few", [False, True])

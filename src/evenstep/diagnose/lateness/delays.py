@@ -154,10 +154,10 @@ def _recorded_causes(
     common = middle_of_others(evaluates)[:, None]
     mine = np.where(common > 0, np.minimum(evaluates, common), evaluates)
     writing = grid.phase_ns[Phase.CHECKPOINT] + mine
-    at_most = grid.work_ns - grid.run_delay_ns  # processor time may count what a rank polled
-    computed = np.median(np.minimum(grid.cpu_ns, at_most), axis=0, keepdims=True)
-    computed = np.maximum(computed, 1.0)
-    more = np.maximum(_above(computed, programs), 0.0) / computed
+    # processor time may count threads that spin meanwhile, and work what is no computing
+    spent = [np.median(one, axis=0) for one in (grid.cpu_ns, grid.work_ns - grid.run_delay_ns)]
+    spent = [np.maximum(one, 1.0)[None, :] for one in spent]
+    more = np.min([np.maximum(_above(one, programs), 0.0) / one for one in spent], axis=0)
     loading, ready = grid.phase_ns[Phase.INPUT] - starved_ns, _above(waits_ns, programs)
     ready = ready - more * waits_ns
     # a beat before a stop is part of its record
