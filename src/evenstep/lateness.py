@@ -18,6 +18,11 @@ SURE = 4.5  # standard deviations of a normal variable: wrong to either side onc
 INNER, _NORMAL = 0.8, 1.2816  # share of normal noise that is within so many deviations
 
 
+def in_words(time_ns: float) -> str:
+    """A time in a job's log: "81.6 ms", from one second on "1.2 s"."""
+    return f"{time_ns / 1e6:.3g} ms" if time_ns < 999.5e6 else f"{time_ns / 1e9:.3g} s"
+
+
 def measures(work: Sequence[float], queued: Sequence[float], step: float) -> list[Sequence[float]]:
     """What a rank's work is compared in; it is late by the least of its excesses.
 

@@ -23,7 +23,7 @@ def said(caplog, steps, every, lasts_ms, phase=Phase.CHECKPOINT, step_ms=50):
 def test_checkpoints_are_told_once_with_their_share_of_the_time(caplog):
     """Every fifteenth step of 50 ms has one of 750 ms: half of the time."""
     assert said(caplog, 90, 15, 750) == [
-        "evenstep: training stands still for checkpoints, 0.75 s each, 50 % of the time, "
+        "evenstep: training stands still for checkpoints, 750 ms each, 50 % of the time, "
         "in 2 of 30 steps looked at"
     ]
 
@@ -41,7 +41,7 @@ def test_what_costs_less_than_watch_tells_is_not_told(caplog, lasts_ms, lines):
 
 def test_evaluations_have_their_own_line(caplog):
     [line] = said(caplog, 60, 10, 500, Phase.EVALUATION)
-    assert line.startswith("evenstep: training stands still for evaluations, 0.5 s each, 50 %")
+    assert line.startswith("evenstep: training stands still for evaluations, 500 ms each, 50 %")
 
 
 def test_what_more_than_half_of_the_steps_have_is_no_interruption(caplog):

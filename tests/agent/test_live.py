@@ -102,6 +102,18 @@ def test_a_rank_that_is_late_from_the_first_step_is_told_at_once(view, caplog):
     assert line.endswith("in 4 steps looked at; ranks waiting for it: 1")
 
 
+def test_nobody_is_said_to_wait_where_each_waits_for_less_than_half_the_lateness(view, caplog):
+    works = [[StepRow(STEP_NS, int(own * STEP_NS), wait, 0, 0)] for own, wait in
+             ((0.4, 150_000_000), (0.4, 190_000_000), (0.8, 0))]  # fmt: skip
+    with caplog.at_level(logging.WARNING, logger="evenstep"):
+        for end in range(1, 9):
+            reports = [summarize(rows, rank=rank, end=end) for rank, rows in enumerate(works)]
+            view.update(reports, latest_rank(reports, threshold=0.03))
+    assert [one.getMessage().rpartition(", ")[2] for one in caplog.records] == [
+        "in 3 steps looked at"
+    ]
+
+
 def test_a_lateness_as_small_as_the_noise_takes_more_steps(view, caplog):
     rng = random.Random(1)
     ((number, _),) = said_of(view, caplog, [noisy(rng, 0.08) for _ in range(60)])

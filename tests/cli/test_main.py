@@ -53,6 +53,11 @@ def test_an_unknown_command_names_the_nearest(command):
     assert done.stderr == "evenstep: there is no command 'diagnoze'; did you mean 'diagnose'?\n"
 
 
+@pytest.mark.parametrize(("verb", "name"), [("report", "diagnose"), ("query", "sql")])
+def test_what_a_command_is_said_to_do_is_another_name_of_it(command, verb, name):
+    assert command(verb).stderr.endswith(f"no command {verb!r}; did you mean {name!r}?\n")
+
+
 def test_wrong_usage_exits_2(command):
     assert command("diagnose").returncode == 2
 

@@ -2,6 +2,7 @@ import io
 import re
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -60,9 +61,23 @@ def test_what_is_quick_says_nothing(watched):
 def test_long_work_says_how_far_it_is_and_how_long_it_may_take(watched, at_once):
     stream = watched()
     with progress.counting("compared {} of {} options") as tell:
-        tell(1, 4)
+        tell(1, 10**9)
         told = printed(stream, "compared 1")
-    assert re.search(r"compared 1 of 4 options, about [\d.]+ .?s left", told)
+    assert re.search(r"compared 1 of 1000000000 options, about [\d.,]+ \w+ left", told)
+
+
+def test_a_part_that_takes_longer_than_the_others_adds_no_time_to_what_is_left(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(progress, "_show_seconds", lambda text: nullcontext(texts.append(text)))
+    texts, said = [], []
+    with progress.counting() as tell:
+        for clock[0], done in ((5.0, 2), (10.0, 4), (12.0, 4), (14.0, 4), (40.0, 4)):
+            tell(done, 6)
+            said.append(texts[0](clock[0]))
+    lefts = ["10 s left", "5 s left", "3 s left", "1 s left"]
+    assert [one.rpartition("about ")[2] for one in said[:4]] == lefts
+    assert said[4] == "simulated 4 of 6: 40 s"
 
 
 def test_a_terminal_keeps_one_line_and_is_left_clean(monkeypatch, at_once):

@@ -65,6 +65,15 @@ def test_a_command_that_does_not_exist_exits_127(command):
     )
 
 
+def test_a_script_without_its_launcher_is_no_misspelt_command(command, tmp_path):
+    (tmp_path / "train.py").touch()
+    done = command("run", "train.py")
+    assert done.returncode == 127
+    assert done.stderr == (
+        "evenstep: there is no command 'train.py' on PATH; name what starts it\n"
+    )
+
+
 def test_a_command_that_does_not_exist_leaves_no_folder_and_clears_none(command, tmp_path):
     (tmp_path / "old" / "attempt-000").mkdir(parents=True)
     for name in ("new", "old"):

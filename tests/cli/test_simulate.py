@@ -40,6 +40,12 @@ def test_a_scenario_is_simulated_and_told(scenario, capsys):
     assert told.startswith("two nodes: 2 ranks on 2 nodes, 5 steps")
 
 
+def test_one_of_a_kind_is_told_in_the_singular(scenario, capsys):
+    one = ["--set", "cluster.nodes=1", "--set", "run.steps=1"]
+    assert main(["simulate", scenario, *one]) == 0
+    assert capsys.readouterr().out.startswith("two nodes: 1 rank on 1 node, 1 step\n")
+
+
 def test_json_holds_the_numbers(scenario, capsys):
     """Forward, then a ring of two: 2 (2 µs + 5 MB / 12.5 GB/s)."""
     assert main(["simulate", scenario, "--set", "collectives.algorithm=ring", "--json"]) == 0

@@ -110,6 +110,13 @@ def test_links_as_fast_as_their_adapters_need_fewer_bytes_not_tuning(place):
     assert not any("tune" in option.action for option in finding.options)
 
 
+def test_more_than_the_adapters_carry_is_no_part_of_it():
+    """Messages of a ring that move before its last rank has entered are not in the 2.25 GB/s."""
+    nic = {"name": "ens1", "pci": "0000:04:00.0", "speed_gbps": 16.0}
+    finding = bound(replace(WORLD, ranks_per_node=2), facts={"locality": {"nics": [nic]}})
+    assert "GB/s of bus bandwidth, no less than the 2 GB/s expected (" in finding.cause
+
+
 @pytest.mark.parametrize("driver", [None, "mlx5_core"])
 def test_only_adapters_with_a_device_say_what_links_should_reach(driver):
     nic = {"name": "eth0", "pci": None, "driver": driver, "speed_gbps": 100.0}

@@ -182,6 +182,18 @@ def test_of_checkpoints_of_a_rank_what_it_does_after_them_is_not_the_place():
     assert [stack.frames[-1] for stack in found.stacks] == ["train.py:44 save"]
 
 
+def test_of_a_rank_late_in_two_phases_each_has_the_place_seen_in_it():
+    """Slow batches and a slow forward: what loads is no reason for the forward."""
+    world = World(style="blocking", noise=0.01).slow(2, Phase.INPUT, 40 * MS)
+    trace = world.slow(2, Phase.FORWARD, 30 * MS).trace()
+    for rank in range(4):
+        trace = seen(trace, rank, {"train.py:9 main": 60})
+    trace = seen(trace, 2, {"train.py:5 load": 60}, phase=Phase.INPUT)
+    trace = seen(trace, 2, {"net.py:7 mix": 40}, phase=Phase.FORWARD)
+    found = {one.mode: one.stacks[0].frames for one in diagnose(trace).findings[:2]}
+    assert found == {"input_pipeline": ["train.py:5 load"], "straggler": ["net.py:7 mix"]}
+
+
 def test_of_periodic_slow_steps_the_place_they_are_longer_in_is_named():
     """Every tenth of 60 steps takes 300 ms more on all ranks; the bursts saw two of them."""
     table = World().everywhere()

@@ -72,4 +72,4 @@ def test_one_delay_is_in_its_step_and_place_though_other_phases_took_longer_ther
         world = world.delayed(phase, half * one)
     found = diagnose(world.trace()).findings[0]
     assert found.title == "Delay in the training loop on rank 1"
-    assert found.cause.startswith("rank 1 (node node0) enters last in step 80: 632 ms more in your")
+    assert found.cause.startswith("rank 1 (node node0) enters last: 632 ms more in step 80 in your")

@@ -259,7 +259,8 @@ def test_a_part_of_a_run_is_called_so_also_where_it_is_healthy(diagnosis: Diagno
         "only 14 steps",
     ]
     files = "2 files left out, rank-00001.spool is cut short"
-    assert f"Only part of the run: 15 of 16 ranks, {files}" in " ".join(lines(diagnosis))
+    whole = "15 of 16 ranks (waits for the others look like transfer)"
+    assert f"Only part of the run: {whole}, {files}" in " ".join(lines(diagnosis))
     diagnosis.findings.clear()
     diagnosis.summary["shares"]["wait"] = 0.1
     diagnosis.summary.update(ranks=16)

@@ -59,7 +59,8 @@ def refusal(command: Sequence[str]) -> int | None:
 def start_failure(command: Sequence[str], error: OSError) -> int:
     """Say why a command could not be started, and return the exit code."""
     absent = isinstance(error, FileNotFoundError)
-    missing = f"there is no command {command[0]!r} on PATH; check its spelling"
+    hint = "name what starts it" if Path(command[0]).is_file() else "check its spelling"
+    missing = f"there is no command {command[0]!r} on PATH; {hint}"
     say(missing if absent else f"cannot run {command[0]!r}: {error.strerror}")
     return NOT_FOUND if absent else NOT_EXECUTABLE
 

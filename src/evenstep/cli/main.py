@@ -115,7 +115,8 @@ def _dispatch(argv: list[str]) -> int:
         return FINE
     command = next((command for command in COMMANDS if command.name == first), None)
     if command is None:
-        near = nearest(first, (command.name for command in COMMANDS))
+        verbs = (command.name for command in COMMANDS if command.summary.split()[0] == first)
+        near = next(verbs, None) or nearest(first, (command.name for command in COMMANDS))
         hint = f"did you mean {near!r}?" if near else "`evenstep --help` lists them"
         kind = "option" if first.startswith("-") else "command"
         raise UsageError(f"there is no {kind} {first!r}; {hint}")

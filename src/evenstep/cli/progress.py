@@ -51,11 +51,10 @@ def announce(what: str, seconds: float) -> None:
         print(f"{what}: about {duration(seconds * 1e9)}", file=sys.stderr, flush=True)
 
 
-def time_left(done: float, total: float, passed_s: float) -> str:
-    """Extrapolate the time left from the work done: ", about 40 s left"."""
-    if not 0 < done < total:
-        return ""
-    return f", about {duration(1e9 * passed_s * (total - done) / done)} left"
+def time_left(done: float, total: float, passed_s: float, since_s: float = 0.0) -> str:
+    """The time left by the work that was done `since_s` ago: ", about 40 s left"; else empty."""
+    left_s = (passed_s - since_s) * (total - done) / done - since_s if done else 0.0
+    return f", about {duration(1e9 * left_s)} left" if left_s > 0 else ""
 
 
 def ticking(what: str, about_s: float = 0.0) -> AbstractContextManager[None]:
@@ -72,15 +71,18 @@ def ticking(what: str, about_s: float = 0.0) -> AbstractContextManager[None]:
 @contextmanager
 def counting(words: str = "simulated {} of {}") -> Iterator[Callable[[int, int], None]]:
     """Yield a function to call with the number done and the total."""
-    state = [0, 0]
+    state = [0, 0, 0.0]
 
     def text(passed_s: float) -> str:
-        if not state[1]:
+        done, total, at_s = state
+        if not total:
             return f"{words.partition(' ')[0]} none yet: {passed_s:.0f} s"
-        return words.format(*state) + time_left(state[0], state[1], passed_s)
+        left = time_left(done, total, passed_s, time.monotonic() - at_s)
+        return words.format(done, total) + (left or f": {passed_s:.0f} s")
 
     def report(done: int, total: int) -> None:
-        state[:] = done, total
+        if [done, total] != state[:2]:
+            state[:] = done, total, time.monotonic()
 
     with _show_seconds(text):
         yield report

@@ -87,14 +87,11 @@ class LiveView:
         for each, latest, named, (low, high) in _looks(series, late.rank):
             if named[0] and 2 * sum(named) >= len(named) and low > self._threshold:
                 share = (low + high) / 2
-                late_ms = share / late.share * late.excess_ns / 1e6
                 log.warning(
-                    "evenstep: rank %d is late by %s, %.0f %% of a step, in %d steps looked "
-                    "at; ranks waiting for it: %d",
-                    late.rank,
-                    f"{late_ms:.3g} ms" if late_ms < 999.5 else f"{late_ms / 1e3:.3g} s",
-                    100 * share,
-                    sum(window.steps for window in latest), late.waiting_ranks,
+                    "evenstep: rank %d is late by %s, %.0f %% of a step, in %d steps looked at%s",
+                    late.rank, lateness.in_words(share / late.share * late.excess_ns),
+                    100 * share, sum(window.steps for window in latest),
+                    f"; ranks waiting for it: {late.waiting_ranks}" if late.waiting_ranks else "",
                 )  # fmt: skip
                 self._set_reported((late.rank, share, each))
                 return

@@ -38,7 +38,8 @@ class Interruptions:
             if count >= ENOUGH and 2 * count <= steps and spent_ns > lateness.STOPPED * whole_ns:
                 del self._ends[phase]
                 log.warning(
-                    "evenstep: training stands still for %s, %.3g s each, %.0f %% of the time, "
+                    "evenstep: training stands still for %s, %s each, %.0f %% of the time, "
                     "in %d of %d steps looked at",
-                    NAMES[phase], spent_ns / count / 1e9, 100 * spent_ns / whole_ns, count, steps,
+                    NAMES[phase], lateness.in_words(spent_ns / count), 100 * spent_ns / whole_ns,
+                    count, steps,
                 )  # fmt: skip

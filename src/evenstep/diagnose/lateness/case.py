@@ -376,11 +376,13 @@ class Case:
         return f"{who} {verb} {words.duration(wait_ns)} in {often}"
 
     def waits(self, cells: Array) -> dict[str, float]:
-        """Numbers of the victims' wait, and of that in steps without late cells."""
+        """Numbers of the victims' wait, and of that in steps without late cells; how many usually
+        wait, if any do."""
         ranks, wait_ns, share = self.victims(cells)
         calm = self.grid.wait_ns[~cells.any(axis=1)]
         usual_ns = float(np.median(calm)) if calm.size else 0.0
-        return {"wait": wait_ns, "calm": usual_ns, "waited": share, "waiters": len(ranks)}
+        found = {"wait": wait_ns, "calm": usual_ns, "waited": share}
+        return found | {"waiters": len(ranks)} if ranks else found
 
 
 def open_case(trace: Trace) -> Case:

@@ -26,8 +26,8 @@ from evenstep.trace.spool.layout import Kind, Phase
 from evenstep.trace.trace import Trace
 
 PlaceOf = Callable[[Sequence[str]], str]
-#: The phase of a mode: a place that was not seen in it is none of the mode's, if any was. None is
-#: seen in an evaluation, which is known by its end.
+#: The phase of a mode: a place mostly seen elsewhere is none of the mode's, if any was seen in it,
+#: and one mostly seen in it none of late work. An evaluation is known by its end, and unseen.
 PHASES = {"input_pipeline": int(Phase.INPUT), "checkpoint_stall": int(Phase.CHECKPOINT)}
 
 
@@ -140,7 +140,9 @@ def _of_late(
     than the others usually are, the longest first."""
     ranks, sampled = finding.where.ranks[: levels.LISTED], np.unique(rows["rank"]).tolist()
     outside = np.isin(rows["rank"], ranks, invert=True)
-    theirs = inside & (rows.op == PHASES.get(finding.mode, -1))
+    work = [phase for phase in Phase if phase not in PHASES.values()]
+    of = work if finding.mode == "straggler" else [PHASES.get(finding.mode, -1)]
+    theirs = inside & np.isin(rows.op, of)
     if not ranks:  # all are late together: each beside its own other steps
         ranks, outside = sampled[: levels.LISTED], ~inside
         rare = finding.when.pattern == "transient"  # and long: in others nobody may have looked
@@ -150,7 +152,10 @@ def _of_late(
             if not theirs.any():
                 return []
     theirs = theirs if theirs.any() else inside
-    there = {place_of(trace.names[each].split(SEPARATOR)) for each in rows.name[theirs]}
+    there: Counter[str] = Counter()  # looks in a place, less those beside the phase
+    looks = np.where(theirs, 1, -1) * rows.payload.astype(int)
+    for index in np.flatnonzero(inside).tolist():
+        there[place_of(trace.names[rows.name[index]].split(SEPARATOR))] += int(looks[index])
     others = [_samples(trace, rows, rank, outside, place_of) for rank in sampled]
     others = [each for each in others if each.total]
     found = []
@@ -158,7 +163,7 @@ def _of_late(
         mine = _samples(trace, rows, rank, inside, place_of)
         excess = {place: mine.more_ns(others, place) for place in mine.places}
         sure = {place: more - mine.error_ns(place) for place, more in excess.items()}
-        worst = sorted((p for p in there if excess.get(p, 0) > 0), key=lambda p: (-sure[p], p))
+        worst = sorted((p for p in +there if excess.get(p, 0) > 0), key=lambda p: (-sure[p], p))
         for place in worst[: levels.SEVERAL]:
             longer, seen = _longer_lines(mine, others, place), mine.places[place]
             share = sum(mine.share(place, line) for line in longer)

@@ -326,6 +326,7 @@ def _of_bandwidth(
     shape, known, rows = first.shape, first.known, case.transfers.rows.select(first.shape.rows)
     moved = float(rows.size_bytes.sum()) / len(np.unique(rows.step)) / len(shape.groups)
     kind, groups = "tokens" if shape.op == Op.ALL_TO_ALL else "gradients", _groups(case, heavy)
+    of = ", no less than the" if known and known.gBps < shape.busbw_gBps else " of"
 
     def ring(times: int) -> float:  # of the bytes over a link, with that many times the members
         return bus_factor("all_reduce", shape.members * times)
@@ -335,7 +336,7 @@ def _of_bandwidth(
         numbers={
             "exposed": exposed.value, "megabytes": moved / 1e6, "name": shape.name,
             "busbw": shape.busbw_gBps, "reference": known and known.gBps, "bytes": moved,
-            "expected": f" of {known.gBps:.3g} GB/s expected ({known.source})" if known else "",
+            "expected": f"{of} {known.gBps:.3g} GB/s expected ({known.source})" if known else "",
             "among": f", in {groups[0]}" if len(groups) == 1 else "",
             "round": levels.ROUND_STEPS, "how": say(f"bandwidth_bound.{kind}_hide"),
             "what": say(f"bandwidth_bound.{kind}_narrow"),

@@ -178,19 +178,14 @@ def _late(case: Case, cells: Array) -> list[Finding]:
 
 def _told(case: Case, cells: Array) -> Array:
     """The cells that are told: all, or those at least half as late as those that half of the
-    lateness is in, where they are of a stretch of steps besides which the rank is hardly late."""
+    lateness is in, where the ranks are hardly late besides."""
     late = case.delays.late_ns[Cause.WORK]
     each = np.sort(late[cells])
     usual = each[np.searchsorted(each.cumsum(), MOST * each.sum())]
     most = np.asarray(cells & (late >= MOST * usual))
-    hardly = late[most].sum() >= DOMINANT * each.sum()
-    return most if hardly and _is_stretch(most) else cells
-
-
-def _is_stretch(cells: Array) -> bool:
-    """Whether they are in nearly all steps from their first to their last, and not of the run."""
-    hit = np.flatnonzero(cells.any(axis=1))
-    return bool(len(hit) < (1 - MINOR) * len(cells) and len(hit) >= (1 - MINOR) * (np.ptp(hit) + 1))
+    rest, told = late[cells & ~most], late[most]
+    hardly = told.sum() >= DOMINANT * each.sum() and rest.sum() < MINOR * told.mean() * len(rest)
+    return most if hardly else cells
 
 
 def _remedy(case: Case, cells: Array, kind: str, place: str) -> str:
@@ -204,15 +199,16 @@ def _remedy(case: Case, cells: Array, kind: str, place: str) -> str:
 def _often(case: Case, cells: Array, pattern: str | None) -> str:
     """In which steps, unless in nearly all: those of one stretch, or in how many."""
     steps, hit = case.grid.steps, np.flatnonzero(cells.any(axis=1))
-    if _is_stretch(cells):
+    few = len(hit) < (1 - MINOR) * len(cells)
+    if few and len(hit) >= (1 - MINOR) * (np.ptp(hit) + 1):
         first, last = steps[hit[[0, -1]]].tolist()
         if last == steps[-1] > first:
             return f" from step {first} on"
         if first == steps[0] < last:
             return f" up to step {last}"
         return f" in step{'s' * (len(hit) > 1)} {words.ranges([(first, last)])}"
-    if pattern == "chronic" and (part := len(hit) / len(steps)) < 1 - MINOR:
-        return f" in {words.percent(part)} of the steps"
+    if pattern == "chronic" and few:
+        return f" in {words.percent(len(hit) / len(steps))} of the steps"
     return {"transient": " now and then", "bursty": " for stretches of steps"}.get(str(pattern), "")
 
 

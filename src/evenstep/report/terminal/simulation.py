@@ -9,7 +9,7 @@ from operator import attrgetter
 from evenstep.report.terminal.style import DIGITS, exact, precise
 from evenstep.reproduce.published.table import ErrorEstimate
 from evenstep.simulate.result import CollectiveUse, Result
-from evenstep.words import size
+from evenstep.words import plural, size
 
 WIDTH, LABEL = 80, 15  # columns of a line, and of its label
 
@@ -28,8 +28,8 @@ def render(result: Result) -> str:
     share = "" if result.mfu is None else f", MFU {exact(result.mfu)}"
     flops = f", {result.tflops_per_gpu:.4g} TFLOP/s a GPU{share}" if result.tflops_per_gpu else ""
     lines = [
-        f"{title}: {result.ranks} ranks on {result.nodes} nodes, {result.steps} steps"
-        + (", interrupted" if result.partial else ""),
+        f"{title}: {plural(result.ranks, 'rank')} on {plural(result.nodes, 'node')}, "
+        f"{plural(result.steps, 'step')}" + (", interrupted" if result.partial else ""),
         f"  throughput   {result.throughput:.4g} {result.unit}, "
         f"{exact(result.efficiency)} of compute alone{flops}",
         f"  step time    {precise(step.mean_ns)} on average, CV {step.cv:.3f}, "

@@ -113,7 +113,7 @@ def calibrate(seen: Observed) -> Calibration:
         )
     phases = _phases(seen)
     compute = sum(phases[name] for name in PHASES[1:]) - seen.pause_ns
-    noises, factor, base = _noises(seen, np.maximum(compute, 1.0))
+    noises, alike, base = _noises(seen, np.maximum(compute, 1.0))
     phased = float(phases["backward"].mean()) > UNSEEN * float(seen.work_ns.mean())
     apart = every(seen.collectives)
     averaged = [replace(one, per_step=one.per_step * apart) for one in seen.collectives]
@@ -124,7 +124,7 @@ def calibrate(seen: Observed) -> Calibration:
     nodes, per_node, even = _layout(seen.node)
     places = _places(seen.node) if even else np.arange(seen.ranks)
     links = fit_links(plan.used, places, per_node)
-    share = _shares(phases, factor)
+    share = _shares(phases, alike)
     loading, input_ns = _input(phases["input"])
     work = Work(
         kind=plan.kind,
@@ -191,20 +191,36 @@ def _phases(seen: Observed) -> dict[str, Array]:
     return phases
 
 
-def _shares(phases: Mapping[str, Array], factor: Array) -> dict[str, float]:
-    totals = {name: float((phases[name] / factor).mean()) for name in PHASES[1:]}
+def _shares(phases: Mapping[str, Array], alike: Array) -> dict[str, float]:
+    totals = {name: float((phases[name] * alike).mean()) for name in PHASES[1:]}
     whole = sum(totals.values()) or 1.0
     return {name: total / whole for name, total in totals.items()}
 
 
 def _noises(seen: Observed, compute: Array) -> tuple[list[Noise], Array, float]:
-    """Noise of the compute, the factor of each rank, and the length without both."""
+    """Noise of the compute, the part of each that is alike on all ranks, and the length without
+    both."""
     factor = _rank_factors(compute)
-    steady = compute / factor
+    added = _added(compute, factor)
+    factor = np.where(added > 0, 1.0, factor)
+    steady = np.maximum(compute - added, 1.0) / factor
     middle = float(np.median(steady))
     found = fit_noise(steady / max(middle, 1.0), length_ns=middle)
     base = float(steady.mean()) / mean_of(found, middle)
-    return [*found, *_slow(factor), *_collector(seen.pause_ns)], factor, base
+    late = [
+        Noise(kind="hits", ranks=str(rank), probability=1.0, delay_ms=_ms(added[rank]))
+        for rank in np.flatnonzero(added).tolist()
+    ]
+    return [*found, *_slow(factor), *late, *_collector(seen.pause_ns)], steady / compute, base
+
+
+def _added(compute: Array, factor: Array) -> Array:
+    """What each rank computes in addition to the others, ns; 0 where its steps vary in proportion
+    to their length, as on a slower machine."""
+    usual, spread = np.median(compute, axis=0), np.log(compute).std(axis=0)
+    surely = 1 - 4 / np.sqrt(len(compute))  # less the error of a spread
+    added = (factor > 1.0) & (spread < surely * np.median(spread))
+    return np.where(added, usual - np.median(usual), 0.0)
 
 
 def _input(loaded: Array) -> tuple[list[Noise], float]:
@@ -245,14 +261,8 @@ def _collector(pause_ns: Array) -> list[Noise]:
         return []
     share = paused.mean(axis=1)
     aligned = float((share[share > 0] >= 0.8).mean()) > 0.5 and pause_ns.shape[1] > 1
-    return [
-        Noise(
-            kind="collector",
-            delay_ms=_ms(float(pause_ns[paused].mean())),
-            every=max(1, round(1 / float(paused.mean()))),
-            aligned=aligned,
-        )
-    ]
+    every, lasts_ms = max(1, round(1 / float(paused.mean()))), _ms(float(pause_ns[paused].mean()))
+    return [Noise(kind="collector", delay_ms=lasts_ms, every=every, aligned=aligned)]
 
 
 def _ms(length_ns: float) -> float:
