@@ -277,8 +277,7 @@ def _matched_waits(
         over_by = ends.before(chosen, until[mine])
         entered_by = entries_.before(chosen, waits.enter_ns[mine])
         last = np.minimum(over_by, entered_by) - 1
-        lane = waits.lane[mine]  # what its earlier waits waited for counts for them
-        earlier = np.where(begins(lane), NONE, np.roll(running_maximum(last, lane), 1))
+        earlier = _furthest_before(waits.lane[mine], last)
         found_any[mine] |= last >= firsts[chosen]
         new = (last >= firsts[chosen]) & (last > earlier)
         parts.append(_table(waits.select(mine[new]), None, operation[last[new]], WAIT))
@@ -296,6 +295,11 @@ def ended_with(waits: Columns, lane: Array, ended_ns: Array) -> tuple[Array, Arr
     apart = np.where(lane[near] == waits.lane, apart, np.iinfo(np.int64).max)
     nearest = np.where(apart[1] < apart[0], near[1], near[0])
     return nearest, apart.min(axis=0) <= (waits.leave_ns - waits.enter_ns) // 2
+
+
+def _furthest_before(lane: Array, last: Array) -> Array:
+    """The largest `last` of earlier waits of the same lane; -1 for the first."""
+    return np.where(begins(lane), NONE, np.roll(running_maximum(last, lane), 1))
 
 
 # -- streams ---------------------------------------------------------------------------------------
