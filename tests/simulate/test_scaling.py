@@ -44,6 +44,18 @@ def test_strong_scaling_divides_one_batch():
         assert point["throughput"]["value"] == pytest.approx(8 * 16 / step * 1e9)
 
 
+@pytest.mark.parametrize("kind", ["local_sgd", "diloco"])
+def test_bandwidth_alone_averages_no_more_often_than_the_job(kind):
+    """300 ms, and once in four steps the ring and 8 ms of the outer optimizer."""
+    rare = (f"strategy.kind={kind}", "strategy.every=4", "strategy.outer_ms=8", "run.steps=8")
+    _, points = curve(*rare)
+    for point in points:
+        step = 300e6 + (ring_ns(point["ranks"]) + 8e6) / 4
+        assert point["step_ns"]["value"] == pytest.approx(step)
+        assert point["bandwidth_only"] == pytest.approx(point["throughput"]["value"])
+        assert point["parts_ns"]["fixed_ns"] == pytest.approx(2e6)
+
+
 def test_a_batch_divided_among_as_many_ranks_is_that_of_the_scenario():
     """Also where a rank draws the lengths of its samples, 8 of them."""
     study, points = curve("work.sequence_lengths=[500,1500,4000]", sizes=(16,), strong=True)

@@ -139,3 +139,14 @@ def test_a_replica_that_is_not_waited_for_counts_with_all_its_ranks(kind):
     result = ran(*mesh, f"strategy.kind={kind}", "strategy.backups=1", "run.steps=4")
     assert result.convergence.discarded_share == 1 / 8
     assert result.throughput == pytest.approx(14 * 1e9 / result.step_time.mean_ns, rel=1e-6)
+
+
+@pytest.mark.parametrize(("steps", "warm_up", "averages"), [(8, 0, 2), (10, 3, 2), (11, 4, 1)])
+def test_an_outer_optimizer_is_compute_of_the_steps_that_have_one(steps, warm_up, averages):
+    """Of 100 ms a step and 400 ms now and then, what is left is the exchange."""
+    result = ran(
+        "strategy.kind=diloco", "strategy.every=4", "strategy.outer_ms=400",
+        f"run.steps={steps}", f"run.warm_up={warm_up}",
+    )  # fmt: skip
+    exchanged = result.collectives[0].alone_ns * averages / (steps - warm_up)
+    assert result.efficiency == pytest.approx(1 - exchanged / result.step_time.mean_ns)

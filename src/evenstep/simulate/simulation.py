@@ -66,6 +66,14 @@ class Setup:
         return self.graph if (number + 1) % self.scenario.strategy.every == 0 else self.between
 
     @property
+    def compute_ns(self) -> float:
+        """Compute without noise of a counted step, on average."""
+        run, every = self.scenario.run, self.scenario.strategy.every
+        averages = (run.steps // every - run.warm_up // every) / (run.steps - run.warm_up)
+        least = self.between.compute_ns
+        return least + (self.graph.compute_ns - least) * averages
+
+    @property
     def flows(self) -> list[Flow]:
         """The distinct collectives of a step."""
         return list(dict.fromkeys(flow for flow in self.graph.flows if flow.stages))
@@ -250,7 +258,7 @@ class _Run:
         loads = link_loads(setup.network, self._times.items(), self._near, self._peak, elapsed_ns)
         return summed_up(
             setup.scenario, account, flows=list(self._times), loads=loads,
-            placement=setup.placement, compute_ns=setup.graph.compute_ns,
+            placement=setup.placement, compute_ns=setup.compute_ns,
             pacing=self.pace.summary(), staleness=self.pace.staleness(),
         )  # fmt: skip
 

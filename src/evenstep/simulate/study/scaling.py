@@ -20,7 +20,7 @@ from evenstep.allreduce import bus_factor
 from evenstep.scenario import schema
 from evenstep.scenario.hardware import Cluster
 from evenstep.scenario.parts import Strategy, Work
-from evenstep.scenario.scenario import Scenario
+from evenstep.scenario.scenario import AVERAGING, Scenario
 from evenstep.simulate.fabric.flows import Flow
 from evenstep.simulate.simulation import Setup, set_up, simulate_set_up, step_ns
 from evenstep.simulate.study import sweep as sweeps
@@ -268,9 +268,11 @@ def parts(setup: Setup) -> Parts:
     latency = sum(_latency_ns(flow) for flow in flows)
     alone = sum(alone_ns(flow) for flow in flows)
     work, strategy = setup.scenario.work, setup.scenario.strategy
+    outer_ms = strategy.outer_ms / strategy.every if strategy.kind in AVERAGING else 0.0
     return Parts(
         moved, latency, max(alone - moved - latency, 0.0),
-        (work.optimizer_ms + strategy.encode_ms) * 1e6, bubble_ns(work), _bandwidth_only_ns(setup),
+        (work.optimizer_ms + strategy.encode_ms + outer_ms) * 1e6, bubble_ns(work),
+        _bandwidth_only_ns(setup),
     )  # fmt: skip
 
 
@@ -285,7 +287,7 @@ def bubble_ns(work: Work) -> float:
 
 def _bandwidth_only_ns(setup: Setup) -> float:
     """The step if a collective took its bytes over the speed of the cards; messages between stages,
-    whose senders go on, are as they are."""
+    whose senders go on, are as they are. The mean of steps with and without an average."""
 
     @cache
     def bare(flow: Flow) -> Flow:
@@ -293,9 +295,12 @@ def _bandwidth_only_ns(setup: Setup) -> float:
             return flow
         return setup.library.barrier(flow.members, wire_ns(flow, setup))
 
-    graph = replace(setup.graph, flows=[bare(flow) for flow in setup.graph.flows])
     calm = replace(setup.scenario, noise=(), neighbours=(), strategy=Strategy())
-    return step_ns(replace(setup, scenario=calm, graph=graph, between=graph))
+    bare_ns, every = [], setup.scenario.strategy.every
+    for one in dict.fromkeys((setup.graph, setup.between)):
+        graph = replace(one, flows=[bare(flow) for flow in one.flows])
+        bare_ns.append(step_ns(replace(setup, scenario=calm, graph=graph, between=graph)))
+    return bare_ns[-1] + (bare_ns[0] - bare_ns[-1]) / every
 
 
 def wire_ns(flow: Flow, setup: Setup) -> float:
