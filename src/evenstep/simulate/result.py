@@ -132,16 +132,10 @@ class Result(Document):
 
 
 def summed_up(
-    scenario: Scenario,
-    account: StepSums,
-    *,
-    flows: list[Flow],
-    loads: LinkLoads,
-    placement: Placement,
-    compute_ns: float,
-    pacing: dict[str, Any] | None,
+    scenario: Scenario, account: StepSums, *, flows: list[Flow], loads: LinkLoads,
+    placement: Placement, compute_ns: float, pacing: dict[str, Any] | None,
     staleness: StalenessDistribution | None,
-) -> Result:
+) -> Result:  # fmt: skip
     """Build the result from the sums of a run. Links are counted over all steps."""
     step = account.step_ns[account.counted]
     strategy, (amount, unit) = scenario.strategy, _amount(scenario)

@@ -95,14 +95,9 @@ class WorkPlan(NamedTuple):
 
 
 def work_of(
-    seen: Calls,
-    ranks: int,
-    *,
-    overlapped: bool,
-    phased: bool = True,
-    pipeline: ObservedPipeline | None = None,
-    micro_batches: int = 1,
-) -> WorkPlan:
+    seen: Calls, ranks: int, *, overlapped: bool, phased: bool = True,
+    pipeline: ObservedPipeline | None = None, micro_batches: int = 1,
+) -> WorkPlan:  # fmt: skip
     """The work that has these collectives; not `phased`: without a backward phase. Gradients leave
     in the last of `micro_batches`."""
     usual = [one for one in seen if one.per_step >= OFTEN and one.bytes > 0]

@@ -29,13 +29,9 @@ DAY_NS = 24 * HOUR_NS
 
 
 def observed_parts(
-    counts: Mapping[str, int],
-    *,
-    nodes: int,
-    days: float,
-    per_node: Mapping[str, float] | None = None,
-    software: Sequence[str] = (),
-) -> tuple[Part, ...]:
+    counts: Mapping[str, int], *, nodes: int, days: float,
+    per_node: Mapping[str, float] | None = None, software: Sequence[str] = (),
+) -> tuple[Part, ...]:  # fmt: skip
     """Parts with the rates that these counts of failures in `days` on `nodes` nodes show."""
 
     def part(name: str, count: int) -> Part:

@@ -138,14 +138,10 @@ class DecisionTable:
 
 
 def compare(
-    scenario: Scenario,
-    limits: Limits,
-    *,
-    axes: Sequence[str] = tuple(margins.AXES),
-    workers: int = 1,
-    progress: Progress | None = None,
+    scenario: Scenario, limits: Limits, *, axes: Sequence[str] = tuple(margins.AXES),
+    workers: int = 1, progress: Progress | None = None,
     estimate: Callable[[float], None] | None = None,
-) -> DecisionTable:
+) -> DecisionTable:  # fmt: skip
     """Run every option. Raises `ConfigError` where the synchronous one cannot be run. `estimate` is
     called first, with the expected seconds on one core."""
     if not limits.to_json():

@@ -84,12 +84,9 @@ class GrowthAxis(NamedTuple):
 
 
 def margins(
-    scenario: Scenario,
-    result: Result,
-    edges: Edges,
-    axes: tuple[str, ...],
+    scenario: Scenario, result: Result, edges: Edges, axes: tuple[str, ...],
     like: dict[str, Margin] | None = None,
-) -> dict[str, Margin]:
+) -> dict[str, Margin]:  # fmt: skip
     """The margin on each axis of a scenario with this result; `like`: those of a job like it."""
     here = edges.judge(result.step_time.cv, result.efficiency)
 

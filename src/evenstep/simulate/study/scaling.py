@@ -212,12 +212,9 @@ def peak(points: Sequence[Mapping[str, Any]], *, strong: bool = False) -> dict[s
 
 
 def outlay(
-    points: Sequence[Mapping[str, Any]],
-    *,
-    target: float,
-    price_per_hour: float,
+    points: Sequence[Mapping[str, Any]], *, target: float, price_per_hour: float,
     deadline_hours: float | None = None,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Hours and cost of `target` units at each size, and the cheapest size in time."""
     sizes = []
     for point in points:

@@ -111,12 +111,9 @@ def _split(values: str) -> list[str]:
 
 
 def plan(
-    data: Mapping[str, Any],
-    axes: Sequence[Axis],
-    *,
-    repeats: int = 1,
+    data: Mapping[str, Any], axes: Sequence[Axis], *, repeats: int = 1,
     assignments: Sequence[str] = (),
-) -> SweepPlan:
+) -> SweepPlan:  # fmt: skip
     """All units of a sweep over a scenario's plain values.
 
     Raises `ConfigError`, naming the combination, for one that is no valid scenario.
