@@ -80,6 +80,15 @@ def test_a_part_that_takes_longer_than_the_others_adds_no_time_to_what_is_left(m
     assert said[4] == "simulated 4 of 6: 40 s"
 
 
+@pytest.mark.parametrize(("about_s", "told"), [(1.04, "longer than the expected 1 s"),
+                                               (12.34, "of about 12 s")])  # fmt: skip
+def test_what_is_expected_is_told_no_finer_than_it_is_known(monkeypatch, about_s, told):
+    texts = []
+    monkeypatch.setattr(progress, "_show_seconds", lambda text: nullcontext(texts.append(text)))
+    with progress.ticking("diagnosing", about_s):
+        assert texts[0](3.0).endswith(told)
+
+
 def test_a_terminal_keeps_one_line_and_is_left_clean(monkeypatch, at_once):
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)

@@ -7,7 +7,7 @@ import pytest
 
 from evenstep.diagnose.finding import Diagnosis, Effect, When, Where
 from evenstep.report.terminal import terminal
-from evenstep.report.terminal.style import wants_color
+from evenstep.report.terminal.style import Style, wants_color
 from evenstep.words import percent
 from tests.report.test_movement import BLAME
 from tests.report.test_scaling import CURVE
@@ -148,3 +148,9 @@ def test_what_ended_a_job_costs_a_share_of_its_time_and_of_no_step(
     shares = percent(diagnosis.findings[0].severity), percent(diagnosis.findings[0].effect.now)
     assert f": {shares[0]} of {of} recoverable" in text
     assert f"costs {shares[1]} of {of} now" in text
+
+
+@pytest.mark.parametrize("value", ["59.7 steps/s", "2,830 samples/s", "41.2 ms", "8 %"])
+def test_no_line_ends_between_a_number_and_its_unit(value):
+    width = len(f"it runs at {value}") - 1
+    assert Style(width, color=False).wrap(f"it runs at {value}") == ["it runs at", value]

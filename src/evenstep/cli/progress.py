@@ -54,7 +54,7 @@ def announce(what: str, seconds: float) -> None:
 def time_left(done: float, total: float, passed_s: float, since_s: float = 0.0) -> str:
     """The time left by the work that was done `since_s` ago: ", about 40 s left"; else empty."""
     left_s = (passed_s - since_s) * (total - done) / done - since_s if done else 0.0
-    return f", about {duration(1e9 * left_s)} left" if left_s > 0 else ""
+    return f", about {duration(1e9 * left_s, digits=2)} left" if left_s > 0 else ""
 
 
 def ticking(what: str, about_s: float = 0.0) -> AbstractContextManager[None]:
@@ -62,7 +62,7 @@ def ticking(what: str, about_s: float = 0.0) -> AbstractContextManager[None]:
 
     def words(passed_s: float) -> str:
         how = " of about" if about_s > passed_s else ", longer than the expected"
-        known = f"{how} {duration(1e9 * about_s)}" if about_s else ""
+        known = f"{how} {duration(1e9 * about_s, digits=2)}" if about_s else ""
         return f"{what}: {passed_s:.0f} s{known}"
 
     return _show_seconds(words)

@@ -18,7 +18,7 @@ DIGITS = 4  # of simulated times, which have no measurement noise
 _LABEL = 8
 
 #: Spaces at which a line must not break: between a number and its unit.
-_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|[nµm]?s|MHz|rank-hours)(?!\w))")
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|[nµm]?s|MHz|rank-hours|(?:step|sample)s/s)(?!\w))")
 
 
 def wants_color() -> bool:
