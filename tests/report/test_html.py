@@ -41,6 +41,10 @@ def test_the_numbers_in_words_are_those_of_the_json(page: Page, diagnosis: Diagn
         assert shown in body
 
 
+def test_no_line_of_what_a_finding_costs_ends_before_a_percent_sign(page: Page) -> None:
+    assert "31\u00a0% at 16 ranks (28 to 36\u00a0%)" in page.text
+
+
 def test_the_head_says_the_two_step_times_as_the_terminal_does(
     diagnosis: Diagnosis, trace: Trace, steps: Columns
 ) -> None:

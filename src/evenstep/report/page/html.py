@@ -32,6 +32,7 @@ from evenstep.report.page.timeline import Timeline, timeline
 from evenstep.report.page.waiting import host_waits, waiting
 from evenstep.report.terminal import terminal
 from evenstep.report.terminal.sentences import describe_actions, stragglers
+from evenstep.report.terminal.style import unbroken
 from evenstep.trace.columns import Columns, rows_by_key
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from evenstep.trace.trace import Trace
@@ -70,7 +71,7 @@ def render(
     """
     template = sheet.template(
         "page.html.j2", "the HTML report", SCRIPTS, where=terminal.where, effect=terminal.effect,
-        sureness=sureness,
+        sureness=sureness, unbroken=unbroken,
     )  # fmt: skip
     shown = contents(diagnosis, trace, case=case, steps=steps)
     directory, data = pack(shown.tables | (link_map.tables if link_map is not None else {}))

@@ -21,6 +21,11 @@ _LABEL = 8
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|[nµm]?s|MHz|rank-hours|(?:step|sample)s/s)(?!\w))")
 
 
+def unbroken(text: str) -> str:
+    """The text with no-break spaces between numbers and their units."""
+    return _BEFORE_UNIT.sub("\u00a0", text)
+
+
 def wants_color() -> bool:
     """Whether standard output is a terminal and colour is not disabled."""
     plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
@@ -66,7 +71,7 @@ class Style:
     def wrap(self, text: str, *, first: str = "", indent: int = 0, code: str = "") -> list[str]:
         """Wrap text to `width` columns; colour is added after wrapping."""
         lines = textwrap.wrap(
-            _BEFORE_UNIT.sub("\u00a0", text),
+            unbroken(text),
             self.width,
             initial_indent=first.ljust(indent),
             subsequent_indent=" " * indent,
