@@ -59,6 +59,14 @@ def gone(*_):
     raise ConnectionError("the server has left")
 
 
+def test_a_rank_that_shares_nothing_processes_its_steps_when_it_is_woken(background):
+    processed = []
+    background.work.at_once, background._control.needs_polling = False, False
+    background.work.process_pending = lambda: processed.append(1)
+    assert background._between_rounds() == float("inf")
+    assert processed == [1]
+
+
 def test_ranks_share_from_their_first_meeting_on(background):
     for _ in range(2):
         background.connect(FakeStore, 1)

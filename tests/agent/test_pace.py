@@ -9,7 +9,7 @@ import pytest
 from evenstep.agent.exchange.messages import Orders, SharedFloor, window_steps
 from evenstep.agent.pace import PaceHost
 from evenstep.agent.recording.entries import GroupState
-from evenstep.agent.recording.phases import Word
+from evenstep.agent.recording.phases import MOST_EVENTS, Word
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.agent.recording.steps import ClosedStep
 from evenstep.agent.step_work import StepWork
@@ -422,6 +422,14 @@ def test_too_many_steps_that_wait_are_processed_on_the_training_thread(work, rec
         work.end(recorder.began_ns + 100 * MS)
         work.relieve()
         assert len(work._pending) == (number if number < 3 else number - 3)
+
+
+def test_events_wake_the_background_before_the_training_thread_has_no_room_for_them(work, recorder):
+    work._window_end = (10**9, 2**62)  # the window goes on for long
+    for noted, crowded in ((MOST_EVENTS // 2 - 1, False), (MOST_EVENTS // 2, True)):
+        recorder.words[Word.NOTED] = noted
+        work.relieve()
+        assert (bool(work.rung), work.window_over) == (crowded, crowded)
 
 
 def test_a_rank_that_paces_decides_at_the_end_of_each_step_and_holds_before_the_next(

@@ -215,8 +215,8 @@ class Background:
         self._pump()
         pause_s = self._poll_control() / 1e9 if self._control.needs_polling else math.inf
         work, sharing = self._work, self._work.sharing
+        self._process_steps()
         if sharing is not None:
-            self._process_steps()
             first_ns = work.share_begun_step()
             self._exchange(sharing)
             if work.single_steps:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from evenstep.agent.recording.phases import Word
+from evenstep.agent.recording.phases import MOST_EVENTS, Word
 from evenstep.agent.recording.recorder import Recorder, give_way
 from evenstep.agent.recording.steps import ClosedStep
 from evenstep.host.resources import ResourceMeter, resources_used
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 #: Steps and events that wait to be processed; beyond it the background thread is dead.
 MOST_PENDING = 16_384
+CROWDED = MOST_EVENTS // 2  # events; compiled hooks then let Python end the step
 FIRST_STEP_NS = 1_000_000_000  # assumed length of a step before the first has ended
 
 
@@ -98,9 +99,10 @@ class StepWork:
 
     @property
     def window_over(self) -> bool:
-        """Whether it has ended, or should have."""
+        """Whether it has ended, or should have; or too many events wait for its end."""
         number, due_ns = self._window_end
-        return self._recorder.step >= number or time.monotonic_ns() >= due_ns
+        over = self._recorder.step >= number or self._recorder.behind >= CROWDED
+        return over or time.monotonic_ns() >= due_ns
 
     @property
     def waited_ns(self) -> int:
@@ -128,9 +130,12 @@ class StepWork:
         return step
 
     def relieve(self) -> None:
-        """Process the steps that wait if there are too many; on the training thread."""
+        """Process the steps that wait if there are too many, or have them processed before the
+        training thread finds no room for its events; on that thread."""
         if len(self._pending) + self._recorder.behind >= MOST_PENDING:
             self.process_pending()
+        elif self._recorder.behind >= CROWDED:
+            self.wake()
 
     def _ended(
         self, now_ns: int, held_ns: int, _: int, seq: int | None, at: Sequence[int],

@@ -24,12 +24,9 @@ class DispatcherHooks:
     """Kernels on torch's c10d operations, feeding an `Observer`."""
 
     def __init__(
-        self,
-        torch: Any,
-        observer: Observer,
-        operations: Sequence[DispatcherOperation] = OPERATIONS,
-        key: str = "BackendSelect",
-    ) -> None:
+        self, torch: Any, observer: Observer,
+        operations: Sequence[DispatcherOperation] = OPERATIONS, key: str = "BackendSelect",
+    ) -> None:  # fmt: skip
         self._torch = torch
         self._observer = observer
         self._operations = operations

@@ -43,13 +43,9 @@ class Observer:
     """
 
     def __init__(
-        self,
-        torch: Any,
-        recorder: Recorder,
-        groups: Groups,
-        on_failure: Callable[[Exception], None],
-        gate: Callable[[], None] | None = None,
-    ) -> None:
+        self, torch: Any, recorder: Recorder, groups: Groups,
+        on_failure: Callable[[Exception], None], gate: Callable[[], None] | None = None,
+    ) -> None:  # fmt: skip
         #: Called before each collective is issued; may sleep, and may change at any time.
         self.gate = gate
         self.armed = True
