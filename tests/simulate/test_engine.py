@@ -216,6 +216,23 @@ def test_a_link_is_shared_where_several_may_be_on_it_at_once(some):
             assert (found.rank[stage.other] - use.first).tolist() == laid.round.target.tolist()
 
 
+def test_no_rank_of_a_job_is_taken_for_one_of_a_job_of_another_size():
+    """Two ranks on nodes 0 and 1, and four of which the third is on node 0: its card is shared."""
+    some = tuple(
+        FlowUse(
+            set_up(scenario("cluster.nodes=8", "job.placement=given", f"job.nodes={nodes}",
+                            "work.gradient_bytes=8MB", "collectives.algorithm=ring")).flows[0],
+            job, EXCHANGE, 2 * job,
+        )
+        for job, nodes in enumerate(("0,1", "2,3,0,4"))
+    )  # fmt: skip
+    made, shared = carriages(some, len(some[0].flow.capacity), 6), shared_by_definition(some)
+    assert shared
+    for use in some:
+        (found,), (laid,) = made[use.flow].stages, use.flow.stages
+        assert found.shared.tolist() == [link in shared for link in laid.routes.link.tolist()]
+
+
 @pytest.mark.parametrize(("imbalance", "own"), [(0.0, 4), (0.5, 1)])
 def test_all_that_one_sends_shares_its_link_only_where_it_does_not_end_at_once(imbalance, own):
     """Of tokens for four experts: the first sends as much to each of the others."""

@@ -65,7 +65,7 @@ class JobEngine:
         if not self._waits:
             return False
         step, last = self._under_way[place], self._under_way[place - 1] if place else self._last
-        begin = last.over if place and last else self._begin
+        begin = self._begin if last is None else last.over
         ranks = np.flatnonzero(np.isnan(step.begin) & ~np.isnan(begin))
         if not len(ranks):
             return False

@@ -170,7 +170,7 @@ def one_by_one(ranks: int, kinds: Sequence[int], flows: Sequence[int]) -> StepPl
     """A step of operations in sequence, the same on all ranks; one flow for each collective."""
     kind, nothing = np.array(kinds), np.zeros(0, np.int64)
     count = len(kind)
-    instance = np.full(count, -1)
+    instance = np.zeros(count, np.int64)
     instance[kind == COLLECTIVE] = np.arange(len(flows))
     return StepPlan(
         role=np.zeros(ranks, np.int64), start=np.array([0, count]), kind=kind,
