@@ -175,19 +175,20 @@ def _shared(_: argparse.Namespace) -> Iterator[Row]:
         "noise=[{kind='normal'}]",
     )  # fmt: skip
     yield _row("ring of 1,024 in random order at 4:1, message by message", SHARED_BAR, found)
-    each = {}
-    for ranks, steps in FLAT:
-        messages, seconds = _followed(ranks, steps)
-        each[messages] = seconds / messages * 1e6
-    growth = max(each.values()) / min(each.values())
-    yield Row(
-        f"time per message of such rings, leaves of 8: {', '.join(f'{m:,}' for m in each)} "
-        "messages",
-        f"within {FLAT_BAR:g} ×",
-        ", ".join(f"{value:.2f}" for value in each.values()) + " µs",
-        growth <= FLAT_BAR,
-        COMMAND,
-    )
+    found = np.array([_followed(ranks, steps) for ranks, steps in FLAT])
+    messages, rates, seconds = found.T
+    sizes = ", ".join(f"{number:,.0f}" for number in messages)
+    for what, counts in (("message", messages), ("rate that a message changes", rates)):
+        each = seconds / counts * 1e6
+        often = ", ".join(f"{number:.1f}" for number in counts / messages)
+        yield Row(
+            f"time per {what} of such rings, leaves of 8: {sizes} messages",
+            f"within {FLAT_BAR:g} ×",
+            ", ".join(f"{value:.2f}" for value in each)
+            + (" µs" if counts is messages else f" µs; {often} a message"),
+            float(each.max() / each.min()) <= FLAT_BAR,
+            COMMAND,
+        )
 
 
 def _scattered_ring(ranks: int, steps: int, *sets: str) -> Scenario:
@@ -201,21 +202,20 @@ def _scattered_ring(ranks: int, steps: int, *sets: str) -> Scenario:
     ])  # fmt: skip
 
 
-def _followed(ranks: int, steps: int) -> tuple[int, float]:
-    """Messages of a job, and the CPU seconds of its engine; not of the collective by itself, which
-    is simulated for what its ranks waited."""
+def _followed(ranks: int, steps: int) -> tuple[float, float, float]:
+    """Messages of a job, the rates solved for them, and the CPU seconds of its engine; not of the
+    collective by itself, which is simulated for what its ranks waited."""
     from evenstep.simulate import simulation
     from evenstep.simulate.wires.world import CompiledWorld
 
     asked = _scattered_ring(ranks, steps, "work.forward_ms=10", "noise=[{kind='normal'}]")
-    found: dict[CompiledWorld, tuple[float, float]] = {}  # seconds and messages, the job's last
+    found: dict[CompiledWorld, float] = {}  # seconds, the job's last
     run = CompiledWorld.run
 
     def timed(world: CompiledWorld, most: int) -> int:
         start = time.process_time()
         wants = run(world, most)
-        spent, _ = found.pop(world, (0.0, 0.0))
-        found[world] = spent + time.process_time() - start, world.followed
+        found[world] = found.pop(world, 0.0) + time.process_time() - start
         return wants
 
     CompiledWorld.run = timed  # type: ignore[method-assign]
@@ -223,8 +223,8 @@ def _followed(ranks: int, steps: int) -> tuple[int, float]:
         simulation.simulate(asked)
     finally:
         CompiledWorld.run = run  # type: ignore[method-assign]
-    seconds, messages = list(found.values())[-1]
-    return round(messages), seconds
+    world, seconds = list(found.items())[-1]
+    return world.followed, world.rated, seconds
 
 
 def _beside_smpi(_: argparse.Namespace) -> Iterator[Row]:
