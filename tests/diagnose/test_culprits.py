@@ -128,6 +128,25 @@ def test_a_slow_worker_of_one_rank_is_not_a_slow_input_of_all(ranks, worst):
     assert (finding.mode, finding.where.ranks) == ("input_pipeline", [1])
 
 
+def test_loaders_that_are_all_too_slow_are_one_cause_whoever_is_last():
+    """A step of 64 ms waits for the latest of four queues of four batches, each of which takes
+    85 ms to prepare, give or take; the other queues fill up meanwhile."""
+    world, draw = World(noise=0.005), np.random.default_rng(8)
+    table, ready, taken = world.everywhere(), np.zeros(world.ranks), [0.0]
+    for step in range(world.steps):
+        begun = max(taken[step - 4], 0.0) if step >= 4 else 0.0
+        took = 85 * MS * np.exp(0.25 * draw.standard_normal(len(ready)))
+        ready = np.maximum(ready, begun) + took
+        waits = np.maximum(ready - taken[-1] - 64 * MS * (step > 0), 0)
+        table[step] = waits
+        taken.append(taken[-1] + 64 * MS * (step > 0) + waits.max())
+    disturbed = world.delayed(Phase.INPUT, table.astype(int))
+    first, *others = diagnose(disturbed.trace()).findings
+    assert first.mode == "input_pipeline"
+    assert first.severity == pytest.approx(disturbed.injected_share(), rel=0.1)
+    assert all(one.severity < 0.05 for one in others)
+
+
 def test_a_loader_whose_workers_bring_several_batches_at_once_is_late_in_some_steps(worst):
     """What it takes more in these is told with how many they are."""
     table = World().everywhere()

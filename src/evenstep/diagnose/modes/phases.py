@@ -58,12 +58,12 @@ def _longer_on_few(lasted: Array) -> bool:
 
 
 def _late_batches(case: Case) -> list[Finding]:
-    """Late batches; where a few ranks have most of the lateness, theirs alone: in the steps between
-    them, others are the last by chance."""
+    """Late batches; where the latest ranks have nearly all of the lateness, theirs alone: in the
+    steps between them, others are the last by chance."""
     cells, values = case.delays.cells(Cause.INPUT), case.grid.phase_ns[Phase.INPUT]
     late = np.where(cells, case.delays.late_ns[Cause.INPUT], 0).sum(axis=0)
     latest = late >= MOST * late.max(initial=1)
-    cells = cells & latest if 2 * latest.sum() <= len(latest) else cells
+    cells = cells & latest if late[latest].sum() >= NEARLY_ALL * late.sum() else cells
     columns = np.isin(case.grid.ranks, case.culprits(cells, Cause.INPUT))
     mine, others = (np.median(values[:, one]) if one.any() else 0 for one in (columns, ~columns))
     hit, steps = np.count_nonzero((cells & columns).any(axis=1)), len(cells)
