@@ -147,6 +147,18 @@ def test_loaders_that_are_all_too_slow_are_one_cause_whoever_is_last():
     assert all(one.severity < 0.05 for one in others)
 
 
+def test_what_a_rank_does_behind_the_last_collective_makes_it_the_first_culprit(worst):
+    """The others wait for it in the next step: it costs more than one long forward of another."""
+    world = World(noise=0.005)
+    table = world.everywhere()
+    table[5::6, 0] = 60 * MS
+    disturbed = world.delayed(Phase.OPTIMIZER, table)
+    table = world.everywhere()
+    table[8, 3] = 150 * MS
+    finding = worst(disturbed.delayed(Phase.FORWARD, table))
+    assert (finding.mode, finding.where.ranks) == ("straggler", [0, 3])
+
+
 def test_a_loader_whose_workers_bring_several_batches_at_once_is_late_in_some_steps(worst):
     """What it takes more in these is told with how many they are."""
     table = World().everywhere()

@@ -284,11 +284,11 @@ class Case:
 
     def culprits(self, cells: Array, cause: Cause = Cause.WORK) -> list[int]:
         """Ranks of the late cells, without those late by less than `MINOR` of the latest rank's
-        sum; by how long the others waited for them in these cells, then by lateness."""
-        waited, late = (
-            np.where(cells, each, 0.0).sum(axis=0)
-            for each in (self.waited_for_ns, self.delays.late_ns[cause])
-        )
+        sum; by how long the others waited for them in these cells, and in the next steps for what
+        ends one, then by lateness."""
+        late = np.where(cells, self.delays.late_ns[cause], 0.0).sum(axis=0)
+        held = cells | np.roll(cells, 1, axis=0) & (np.arange(len(cells)) > 0)[:, None]
+        waited = np.where(held, self.waited_for_ns, 0.0).sum(axis=0)
         hit = np.flatnonzero(cells.any(axis=0) & (late >= MINOR * late.max(initial=0)))
         order = np.lexsort([-late[hit], -waited[hit]])
         return [int(self.grid.ranks[i]) for i in hit[order]]
