@@ -102,6 +102,19 @@ def test_ranks_without_times_of_their_devices_are_as_missing(slow):
         assert "this trace cannot tell" in culprit.verdict
 
 
+def test_where_no_device_has_times_its_hosts_tell_nothing_of_waits():
+    """They issue calls that end on their devices, and block where the script reads a result, in
+    every fourth step: until then they are ahead."""
+    how = {"issue_ns": lambda step, rank: 2 * MS, "noise": 0.01}
+    trace = untimed(data_parallel(ranks=4, device=True, **how).run().trace(), *range(4))
+    events = trace.events
+    issued = (events.kind == int(Kind.COLLECTIVE)) & (events["rank"] < 2)
+    soon = np.where(issued, events.enter_ns + 20_000, events.exit_ns)
+    found = diagnose(replace(trace, events=events.with_columns(exit_ns=soon)))
+    assert not found.findings
+    assert "left out, as their devices have no times: all collectives" in found.limits
+
+
 def test_without_phases_the_rank_is_named_and_the_place_is_not():
     world = replace(SLOW, phases=False, style="blocking")
     diagnosis = diagnose(world.trace())

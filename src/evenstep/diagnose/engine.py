@@ -58,7 +58,7 @@ def find(case: Case) -> list[Finding]:
             found += mode.find(case)
     in_order = rank_findings(attribute(case, found))
     told = [_with_places(case, with_probe(case.trace, one)) for one in in_order]
-    complete = case.trace.elapsed_known and case.trace.hiding_known
+    complete = case.trace.elapsed_known and case.trace.hiding_known and not case.grid.unseen
     return [replace(one if complete else _at_most(one), change=None) for one in told]
 
 

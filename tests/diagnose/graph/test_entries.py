@@ -60,10 +60,17 @@ def test_who_sends_to_a_root_waits_where_it_leaves_with_it(op, left, stays):
 
 @pytest.mark.parametrize("flags", [Flag.ASYNC, Flag.ON_DEVICE])
 def test_who_sends_to_a_root_behind_its_thread_does_not_wait(flags):
+    run, there = Run(), {"device_enter_ns": 1 * MS, "device_exit_ns": 5 * MS}
+    for rank in range(3):
+        run.collective(rank, 0, 0, 1, 5, Op.REDUCE, flags, peer_or_root=2, **there)
+    assert found(run).rows.waits.tolist() == [False, False, True]
+
+
+def test_a_call_on_a_device_without_times_has_no_end_on_its_host():
     run = Run()
     for rank in range(3):
-        run.collective(rank, 0, 0, 1, 5, Op.REDUCE, flags, peer_or_root=2)
-    assert found(run).rows.waits.tolist() == [False, False, True]
+        run.collective(rank, 0, 0, 1, 5, Op.ALL_REDUCE, Flag.ON_DEVICE)
+    assert not len(found(run).rows)
 
 
 @pytest.mark.parametrize(

@@ -123,9 +123,8 @@ def _finished_records(events: Columns, ranks: Array, usable: Array) -> Columns:
 
 
 def on_device(events: Columns) -> Array:
-    """Whether each record ran on a device's stream and has device times."""
-    mine = np.asarray((events.flags & _DEVICE) != 0)
-    return mine & (events.device_exit_ns > 0) if mine.any() else mine
+    """Whether each record ran on a device's stream: only its device knows when."""
+    return np.asarray((events.flags & _DEVICE) != 0)
 
 
 def _unrelated_records(events: Columns, number: Array, placed: Columns, rooted: Array) -> Array:

@@ -76,6 +76,7 @@ class StepGrid:
     records: Trace  # in memory, of the `sampled` steps at least
     graph: Graph  # of the sampled steps
     limits: list[str] = field(default_factory=list)
+    unseen: bool = False  # what its hosts issue ran on devices of which there are no times
     sampled: Array = field(default_factory=lambda: np.zeros(0, bool))  # (steps,): in the graph
 
     @property
@@ -149,13 +150,14 @@ def step_grid(trace: Trace) -> StepGrid:
     """Build the grid; without a step that all ranks finished, a grid of no steps."""
     numbers, ranks = _common_steps(trace)
     numbers, untimed, limits = _finished(trace, numbers)
-    ranks = np.setdiff1d(ranks, untimed)
+    unseen = len(untimed) > 0 and bool(np.isin(ranks, untimed).all())
+    ranks = ranks if unseen else np.setdiff1d(ranks, untimed)
     pieces = _pieces(trace, len(numbers))
     if len(pieces) < 2:
-        return replace(_grid_of(trace, numbers, ranks), limits=limits)
+        return replace(_grid_of(trace, numbers, ranks), limits=limits, unseen=unseen)
     sample, sampled = _sample(trace, numbers)
     grid = _grid_of(sample, numbers, ranks)
-    grid.sampled, grid.limits = sampled, limits
+    grid.sampled, grid.limits, grid.unseen = sampled, limits, unseen
     parts = map_on_cores(lambda piece: _dense(trace, grid, numbers[slice(*piece)]), pieces)
     for name in _CELLS:  # popped: keeping the pieces would double the memory
         setattr(grid, name, np.concatenate([part.pop(name) for part in parts]))
@@ -303,7 +305,7 @@ def _stops(trace: Trace) -> Callable[[int], bool]:
 def _finished(trace: Trace, numbers: Array) -> tuple[Array, Array, list[str]]:
     """Steps without the last ones, which hosts have ended and devices have not: with a call that
     has no end, though calls alike have one, and no later one of its rank; ranks of whose devices
-    there are no times, where others have some; and sentences on them."""
+    there are no times; and sentences on them."""
     if isinstance(trace.events, OnDisk) and not trace.events.on_device:
         return numbers, numbers[:0], []
     calls = trace.of_kind(Kind.COLLECTIVE)
@@ -316,10 +318,10 @@ def _finished(trace: Trace, numbers: Array) -> tuple[Array, Array, list[str]]:
     over = np.flatnonzero(~np.isin(numbers, calls.step[flying]))
     left = len(numbers) - 1 - int(over[-1]) if len(over) else 0
     limits = [f"last steps left out, which devices had not finished: {left}"] * (left > 0)
-    timed = rank[calls.device_exit_ns > 0]
-    untimed = np.setdiff1d(rank, timed) if len(timed) else timed
+    untimed = np.setdiff1d(rank, timed := rank[calls.device_exit_ns > 0])
     if len(untimed):  # hosts are ahead of their devices, by nobody knows how much
-        limits.append(f"left out, as their devices have no times: {words.ranks(untimed.tolist())}")
+        what = words.ranks(untimed.tolist()) if len(timed) else "all collectives"
+        limits.append(f"left out, as their devices have no times: {what}")
     return numbers[: len(numbers) - left], untimed, limits
 
 

@@ -50,9 +50,11 @@ class SlowSteps(NamedTuple):
 def slow_together(case: Case) -> SlowSteps | None:
     """Steps that more work of most ranks than others of their program have, and no wait for a core,
     makes longer: periodic, or few. None of inferred steps, or of a table of durations, which may be
-    single collectives: there the program alternates; none periodic where only every so many steps
-    are recorded, as a program prints and shows at just such steps."""
-    if not case.trace.elapsed_known or case.trace.table.flagged(Kind.STEP, Flag.INFERRED):
+    single collectives: there the program alternates; nor of hosts that run ahead of devices without
+    times. None periodic where only every so many steps are recorded, as a program prints and shows
+    at just such steps."""
+    known = case.trace.elapsed_known and not case.grid.unseen
+    if not known or case.trace.table.flagged(Kind.STEP, Flag.INFERRED):
         return None
     of_most = partial(np.quantile, q=0.5, axis=1, method="lower")
     work = of_most(case.program_ns) - of_most(case.grid.run_delay_ns)
