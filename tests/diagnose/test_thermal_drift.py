@@ -160,3 +160,21 @@ def test_noise_that_wanders_is_rarely_a_drift(memory):
 def test_a_process_that_stands_still_ever_longer_does_not_heat():
     finding = diagnose(drifting([2], 40, linear, computing=False).trace()).findings[0]
     assert (finding.mode, finding.where.ranks) == ("straggler", [2])
+
+
+def suddenly(time):
+    return (time >= 0.5).astype(float)
+
+
+@pytest.mark.parametrize("course", [linear, late, suddenly])
+def test_what_slows_all_ranks_down_is_a_loss_of_nobody(course, worst):
+    """Machines that share a fan or a power limit have no others beside them."""
+    world = drifting(list(range(8)), 40, course)
+    finding = worst(world)
+    assert (finding.mode, list(finding.where.ranks)) == ("thermal_drift", [])
+    assert finding.severity == pytest.approx(world.injected_share(), rel=0.1)
+
+
+def test_a_rank_that_slows_down_slows_not_all_of_them():
+    found = diagnose(drifting([3], 30, linear).trace()).findings
+    assert [one.where.ranks for one in found if one.mode == "thermal_drift"] == [[3]]

@@ -1,4 +1,5 @@
-"""`thermal_drift`: the own work of one rank or one node grows slowly, that of others does not."""
+"""`thermal_drift`: the own work of one rank or one node grows slowly, that of others does not; or
+that of all ranks grows."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ from evenstep.diagnose.finding import Evidence, Finding, When
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import above_others
-from evenstep.diagnose.levels import ERRORS, MOST, SEVERAL, SIGMAS, SURE
+from evenstep.diagnose.levels import ERRORS, MOST, NAMED, SEVERAL, SIGMAS, SURE
 from evenstep.diagnose.measure.hosts import metric_samples
-from evenstep.diagnose.modes.intervention import finding_of_late
+from evenstep.diagnose.modes.intervention import constant, finding_of, finding_of_late
 from evenstep.diagnose.sentences import say
 from evenstep.statistics.interval import MAD_SIGMA
 from evenstep.statistics.trend import BLOCKS, FEWEST, Trend, isotonic, thin, trend
@@ -74,9 +75,9 @@ def _rise(hours: Array, excess: Array) -> Array:
     return np.asarray(np.interp(hours, at, level - level[0]) + between / 2)
 
 
-def _risen(at: Array, excess: Array, own: Array) -> Drift | None:
+def _risen(at: Array, excess: Array, own: Array, sudden: float = SUDDEN) -> Drift | None:
     """The growth of a series out of its noise, and the block from which the excess stays above a
-    tenth of it; None where it comes within a few blocks, or the series was late before."""
+    tenth of it; None where a few blocks have the `sudden` part of it, or it was late before."""
     risen = isotonic(excess)
     growth = float(risen[-1] - risen[0])
     noise = MAD_SIGMA * float(np.median(np.abs(excess - risen)))
@@ -84,7 +85,7 @@ def _risen(at: Array, excess: Array, own: Array) -> Drift | None:
         return None
     onset = int(np.argmax(risen > risen[0] + max(0.1 * growth, 2 * noise)))
     rise = trend(at, excess, excess - risen)
-    if float((risen[3:] - risen[:-3]).max()) >= SUDDEN * growth:
+    if float((risen[3:] - risen[:-3]).max()) >= sudden * growth:
         return None
     if trend(at, own).slope <= MOST * rise.slope:  # the others' work falls instead
         return None
@@ -94,11 +95,32 @@ def _risen(at: Array, excess: Array, own: Array) -> Drift | None:
 
 
 def find(case: Case) -> list[Finding]:
-    """One finding for the drifting ranks of each node; ranks of unknown nodes are one node."""
+    """One finding for the drifting ranks of each node (ranks of unknown nodes are one node), and
+    one for what grows on all ranks."""
     nodes: dict[str, list[Drift]] = {}
     for drift in sorted(drifts(case), key=lambda one: -one.growth_ns):
         nodes.setdefault(case.trace.ranks[drift.rank].node, []).append(drift)
-    return [one for place in nodes.values() for one in _of_node(case, place)]
+    return [*_of_all(case), *(one for place in nodes.values() for one in _of_node(case, place))]
+
+
+def _of_all(case: Case) -> list[Finding]:
+    """What the work of most ranks has more than at the beginning, gradually or from a step on."""
+    work = np.quantile(case.program_ns, 0.5, axis=1, method="lower")
+    at, own = thin(rows := np.arange(len(work)), work)
+    start_ns, known = float(np.median(own[:SEVERAL])), case.trace.elapsed_known
+    known &= len(own) >= FEWEST and not case.grid.unseen
+    one = _risen(at, own - start_ns, own, np.inf) if known else None
+    if one is None or one.per_hour.p > SURE:
+        return []
+    more, steps = np.maximum(np.interp(rows, at, isotonic(own)) - start_ns, 0.0), case.grid.steps
+    onset = int(steps[int(at[one.onset])])
+    found = finding_of(
+        case, "thermal_drift.everybody", case.with_less_work(more), options=["common"],
+        at=When([(onset, int(steps[-1]))], "chronic"), projected=constant,
+        numbers={"growth": more[-1], "relative": more[-1] / max(start_ns, 1.0), "onset": onset},
+        evidence=[Evidence("growth_of_own_work", more[-1], 0, "ns")],
+    )  # fmt: skip
+    return [one for one in found if one.severity >= NAMED]
 
 
 def _of_node(case: Case, place: list[Drift]) -> list[Finding]:
