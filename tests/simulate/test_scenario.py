@@ -61,6 +61,10 @@ from tests.simulate.worlds import scenario
         ("job.placement=given", "needs job.nodes: which nodes, in order"),
         ("cluster.slow_nodes=5", "cluster.slow_nodes names 5, but nodes are 0 to 0"),
         ('cluster.kinds=[{nodes="5"}]', "cluster.kinds[0].nodes names 5, but nodes are 0 to 0"),
+        (
+            "cluster.kinds=[{nodes='0', pcie_gBps=9}]",
+            "cluster.kinds[0].pcie_gBps needs cluster.gpus_per_pcie_switch",
+        ),
         ("cluster.gpu_nics=[0, 1]", "has 2 entries for 1 GPUs of a node; give one for each"),
         (
             "cluster.nodes=4; work.kind=pipeline; work.pipeline_parallel=4; work.layers=3",
@@ -132,6 +136,10 @@ def test_what_cannot_be_is_refused_by_name(setting, message):
         (
             "noise=[{first_step=5}]; run.steps=5",
             "noise[0] has no effect: its first_step is 5, and the last of run.steps is 4",
+        ),
+        (
+            "reliability.parts=[{}]; reliability.node_share=.5",
+            "belongs to reliability.failures_per_1000_node_days, which is not given",
         ),
         ("fabric.latency_us=5", "to fabric.kind leaf_spine or fat_tree or rail or torus or drag"),
         ("fabric.link_gBps=5", "to fabric.kind leaf_spine or fat_tree or rail or torus or drag"),

@@ -234,7 +234,9 @@ class Reliability:
     detect_s: float = number(60.0, "until a failure is noticed")
     restart_s: float = number(300.0, "until the job is back")
     restore_s: float = number(0.0, "and until its checkpoint is loaded")
-    node_share: float = number(1.0, "of the failures of nodes take one out", high=1.0)
+    node_share: float = number(
+        1.0, "of failures_per_1000_node_days: share of these that take a node out", high=1.0
+    )
     repair_h: float = number(24.0, "until such a node is back")
     spares: int = count(8, "nodes that can take its place")
     slow_nodes_per_1000_node_days: float = number(0.0, "nodes that turn slow and stay so")

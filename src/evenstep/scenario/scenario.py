@@ -197,10 +197,11 @@ def _check_cluster(cluster: Cluster) -> None:
         if both := different.intersection(nodes):
             raise ConfigError(f"{place}.nodes names {min(both)}, which is of another kind already")
         different.update(nodes)
-        if kind.numa_gBps and not cluster.numa_gBps:
-            raise ConfigError(
-                f"{place}.numa_gBps needs cluster.numa_gBps: what the others have there"
-            )
+        for name, need in (("numa_gBps", "numa_gBps"), ("pcie_gBps", "gpus_per_pcie_switch")):
+            if getattr(kind, name) and not getattr(cluster, need):
+                raise ConfigError(
+                    f"{place}.{name} needs cluster.{need}: what the others have there"
+                )
         _check_layout(kind, cluster, place)
     _ranges_within(cluster.slow_nodes, cluster.nodes, "cluster.slow_nodes", "nodes")
 
