@@ -128,3 +128,34 @@ def test_of_a_thread_without_python_the_main_thread_is_told():
     )
     assert frames_of_report(f"{current}{frame} 7 in call\n\n{report}") == ["w/job/train.py:7 call"]
     assert frames_of_report("\0" * 96) == []
+
+
+def test_where_not_all_threads_are_listed_none_of_the_others_is_taken_for_the_main_one():
+    frame, thread = '  File "/home/w/job/train.py", line', "(most recent call first):\n"
+    cut = f"Thread 0x00007f01 {thread}{frame} 5 in fetch\n\n...\n\nExtension modules: numpy\n"
+    assert frames_of_report(cut) == []
+    current = f"Current thread 0x00007f03 {thread}{frame} 7 in call\n\n"
+    assert frames_of_report(current + cut) == ["w/job/train.py:7 call"]
+
+
+MANY = """
+ready = threading.Barrier(21)
+
+def deep(left):
+    deep(left - 1) if left else (ready.wait(), threading.Event().wait())
+
+for _ in range(20):
+    threading.Thread(target=deep, args=(90,), daemon=True).start()
+ready.wait()
+strike()
+"""
+
+
+def test_the_report_is_read_to_its_end_where_the_main_thread_stands(struck):
+    _, frames, _ = struck(f"handler.install(spool){MANY}")
+    assert frames == ["string_at", "strike", "<module>"]
+
+
+def test_a_file_that_is_no_spool_any_more_has_no_frames(tmp_path):
+    (tmp_path / "rank-00000.spool").touch()
+    assert _struck_at(tmp_path / "rank-00000.spool") == []

@@ -282,9 +282,10 @@ def _reaped_status(descriptor: int) -> int | None:
 def _struck_at(path: Path) -> list[str]:
     """The frames that a fatal signal left behind the regions of a spool (`FaultHandler`)."""
     with path.open("rb") as file:
-        fields = layout.HEADER.unpack_from(file.read(layout.PAGE_BYTES).ljust(layout.HEADER.size))
+        head = file.read(layout.HEADER.size)
+        fields = layout.HEADER.unpack(head.ljust(layout.HEADER.size, b"\0"))
         file.seek(fields[5] + fields[6] * layout.RECORD_BYTES)
-        return frames_of_report(file.read(LOG_BYTES).decode("utf-8", "replace"))
+        return frames_of_report(file.read().decode("utf-8", "replace"))
 
 
 def _heartbeat_ns(path: Path) -> int:

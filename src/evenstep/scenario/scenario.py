@@ -119,11 +119,8 @@ def _conditions(scenario: Scenario) -> Iterator[tuple[str, object, str]]:
     yield "work.expert_parallel", work.layers, "give work.layers"
     if is_pipeline:
         sent, imbalanced = work.pipeline_parallel > 1 or inside, work.expert_parallel > 1
-        yield (
-            "work.layers",
-            inside,
-            "give work.tensor_parallel, context_parallel or expert_parallel",
-        )
+        widths = "work.tensor_parallel, context_parallel or expert_parallel"
+        yield "work.layers", inside, f"give {widths}"
         yield "work.message_bytes", sent, "give work.pipeline_parallel"
         yield "work.expert_imbalance", imbalanced, "give work.expert_parallel"
     for name in ("buckets", "overlap", "overlap_slowdown"):

@@ -111,10 +111,11 @@ def frames_of_errors(raised: Iterable[BaseException], message: str) -> list[str]
 
 def frames_of_report(text: str) -> list[str]:
     """The frames in a report of `faulthandler`: of the thread that the signal struck or, where that
-    runs no Python, of the main one, which comes last."""
-    threads = re.split(r"^(?=(?:Current t|T)hread 0x)", text, flags=re.MULTILINE)[1:]
+    runs no Python, of the main one, which comes last, and not where there are over a hundred."""
+    listed, cut, _ = text.partition("\n...\n")
+    threads = re.split(r"^(?=(?:Current t|T)hread 0x)", listed, flags=re.MULTILINE)[1:]
     found = {each.startswith("C"): _QUOTED.findall(each) for each in threads}
-    told = found.get(True) or found.get(False, [])
+    told = found.get(True) or ([] if cut else found.get(False, []))
     return _texts((file, name, int(line)) for file, line, name in told)
 
 

@@ -208,9 +208,10 @@ def _noises(seen: Observed, compute: Array) -> tuple[list[Noise], Array, float]:
     found = fit_noise(steady / max(middle, 1.0), length_ns=middle)
     base = float(steady.mean()) / mean_of(found, middle)
     late = [
-        Noise(kind="hits", ranks=str(rank), probability=1.0, delay_ms=_ms(added[rank]))
-        for rank in np.flatnonzero(added).tolist()
-    ]
+        Noise(kind="hits", ranks=format_ranks(mine), probability=1.0,
+              delay_ms=_ms(float(added[mine].mean())))
+        for mine in _alike(1 + added / max(middle, 1.0))
+    ]  # fmt: skip
     return [*found, *_slow(factor), *late, *_collector(seen.pause_ns)], steady / compute, base
 
 
@@ -245,13 +246,18 @@ def _rank_factors(compute: Array) -> Array:
 
 def _slow(factor: Array, phase: str = "compute") -> Iterator[Noise]:
     """Noise of ranks that are slower or faster than the others, grouped by factor."""
-    rounded = np.round(factor, 2)
-    values, counts = np.unique(rounded[rounded != 1.0], return_counts=True)
-    effect = np.abs(values - 1) * counts
-    for value in values[np.argsort(-effect, kind="stable")[:MOST_SLOW]]:
-        mine = np.flatnonzero(rounded == value)
+    for mine in _alike(factor):
         slower = short(float(factor[mine].mean()))
-        yield Noise(kind="slow", phase=phase, ranks=format_ranks(mine.tolist()), factor=slower)
+        yield Noise(kind="slow", phase=phase, ranks=format_ranks(mine), factor=slower)
+
+
+def _alike(factor: Array) -> Iterator[list[int]]:
+    """Ranks with about the same factor other than 1, those first that take the most time."""
+    place = np.round(np.log(factor) / SLOW)
+    values, counts = np.unique(place[place != 0], return_counts=True)
+    effect = np.abs(np.expm1(SLOW * values)) * counts
+    for value in values[np.argsort(-effect, kind="stable")[:MOST_SLOW]]:
+        yield np.flatnonzero(place == value).tolist()
 
 
 def _collector(pause_ns: Array) -> list[Noise]:
