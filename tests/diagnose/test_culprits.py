@@ -293,6 +293,22 @@ def test_checkpoints_of_unequal_lengths_are_one_finding_with_all_they_cost(sprea
     assert not stall.where.ranks
 
 
+def test_a_checkpoint_of_one_rank_is_told_beside_evaluations_of_unequal_lengths():
+    """Another rank evaluates longest each time, the first one alone saves."""
+    world = World(ranks=8, noise=0.02)
+    table = world.everywhere()
+    table[5::10] = 150 * MS * np.random.default_rng(0).lognormal(0, 0.25, table[5::10].shape)
+    evaluated = world.delayed(Phase.EVALUATION, table)
+    table = world.everywhere()
+    table[9::10, 0] = 300 * MS
+    world = evaluated.delayed(Phase.CHECKPOINT, table)
+    found = [one for one in diagnose(world.trace()).findings if one.mode == "checkpoint_stall"]
+    (saved,) = [one for one in found if one.where.ranks]
+    assert saved.where.ranks == [0]
+    assert saved.severity == pytest.approx(world.lost_against(evaluated), rel=0.1)
+    assert len(found) == 2
+
+
 def test_a_checkpoint_that_one_rank_has_no_part_in_is_not_told_of_every_rank():
     table = np.zeros((60, 4))
     table[10::10, 1:] = 300 * MS

@@ -66,6 +66,14 @@ def test_what_waits_nobody_knows_how_long_is_not_late():
     assert not diagnose(unplaced(world.trace(), 4, 5, 6, 7)).findings
 
 
+def test_where_nothing_of_the_common_clock_is_left_the_ranks_of_another_are_compared():
+    """Most ranks are on the first host, of which no record was kept."""
+    trace = World(ranks=5, noise=0.01, style="blocking").slow(4, Phase.BACKWARD, 50 * MS).trace()
+    trace.ranks[3].identity["boot_id"] = trace.ranks[4].identity["boot_id"] = "another"
+    trace.events = trace.events.select(trace.events["rank"] >= 3)
+    assert diagnose(trace).findings[0].where.ranks == [4]
+
+
 def test_on_a_device_times_in_flight_name_the_late_rank(worst, evidence):
     world = World(on_device=True, style="blocking", noise=0.005).slow(1, Phase.BACKWARD, 50 * MS)
     finding = worst(world)

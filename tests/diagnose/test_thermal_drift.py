@@ -172,6 +172,7 @@ def test_what_slows_all_ranks_down_is_a_loss_of_nobody(course, worst):
     world = drifting(list(range(8)), 40, course)
     finding = worst(world)
     assert (finding.mode, list(finding.where.ranks)) == ("thermal_drift", [])
+    assert [one.metric for one in finding.evidence] == ["growth_of_own_work"]
     assert finding.severity == pytest.approx(world.injected_share(), rel=0.1)
 
 

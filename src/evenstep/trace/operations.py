@@ -11,7 +11,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from evenstep.trace.columns import Array, Columns
+from evenstep.trace.columns import Array, Columns, largest_of, smallest_of
 
 
 class Role(IntEnum):
@@ -75,10 +75,9 @@ COLUMNS: tuple[str, ...] = (
 def extent(operations: Columns) -> tuple[Array, Array, Array]:
     """Return each row's index of its step, and each step's first start and last end in seconds."""
     steps, turn = np.unique(operations.step, return_inverse=True)
-    begin, end = np.full(len(steps), np.inf), np.full(len(steps), -np.inf)
-    np.minimum.at(begin, turn, operations.start_s)
-    np.maximum.at(end, turn, operations.start_s + operations.duration_s)
-    return turn, begin, end
+    begin = smallest_of(operations.start_s, turn, len(steps), most=np.inf)
+    end_s = operations.start_s + operations.duration_s
+    return turn, begin, largest_of(end_s, turn, len(steps), least=-np.inf)
 
 
 def on_one_line(operations: Columns) -> bool:
@@ -88,9 +87,9 @@ def on_one_line(operations: Columns) -> bool:
     busy = operations.select(computes) if computes.any() else operations
     steps, step = np.unique(busy.step, return_inverse=True)
     ranks, rank = np.unique(busy["rank"], return_inverse=True)
-    begin, end = np.full((2, len(steps), len(ranks)), np.nan)
-    np.fmin.at(begin, (step, rank), busy.start_s)
-    np.fmax.at(end, (step, rank), busy.start_s + busy.duration_s)
+    place, shape = (step, rank), (len(steps), len(ranks))
+    begin = smallest_of(busy.start_s, place, shape, most=np.nan)
+    end = largest_of(busy.start_s + busy.duration_s, place, shape, least=np.nan)
     known = np.isfinite(begin[1:]) & np.isfinite(end[:-1])
     later = np.count_nonzero(begin[1:][known] >= end[:-1][known])
     return bool(2 * later > np.count_nonzero(known))
@@ -101,9 +100,7 @@ CLOCK_ERROR_S = 0.010  # between clocks of different workers (Lin et al.'s bound
 
 def latest(where: Array, values: Array, worker: Array) -> Array:
     """For each row, the largest value among its worker's rows `where`; -inf without any."""
-    found = np.full(int(worker.max()) + 1, -np.inf)
-    np.maximum.at(found, worker[where], values[where])
-    return np.asarray(found[worker])
+    return largest_of(values[where], worker[where], int(worker.max()) + 1, least=-np.inf)[worker]
 
 
 def gathered_ahead(operations: Columns) -> Array:

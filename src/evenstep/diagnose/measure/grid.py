@@ -327,12 +327,17 @@ def _finished(trace: Trace, numbers: Array) -> tuple[Array, Array, list[str]]:
 
 def _comparable(trace: Trace, clocks: Clocks, ranks: Array) -> Array:
     """The ranks without those whose waits nobody knows: that communicate, with no times of devices
-    and on a clock that could not be aligned."""
+    and on a clock that could not be aligned. Where that is all of them, those of the clock that
+    most of them share."""
     moved = [trace.of_kind(kind) for kind in (Kind.COLLECTIVE, Kind.POINT_TO_POINT)]
     moving = np.concatenate([rows["rank"] for rows in moved])
     timed = np.concatenate([rows["rank"][on_device(rows)] for rows in moved])
     lost = np.setdiff1d(np.intersect1d(clocks.unplaced, moving), timed)
-    return np.setdiff1d(ranks, lost)
+    known = np.setdiff1d(ranks, lost)
+    if len(known) or not len(ranks):
+        return known
+    names = [trace.ranks[rank].clock for rank in ranks.tolist()]
+    return ranks[[name == max(names, key=names.count) for name in names]]
 
 
 def _fill_steps(grid: StepGrid, steps: Columns) -> None:

@@ -42,8 +42,8 @@ class Staleness(NamedTuple):
 
 
 def rounds(grid: StepGrid) -> Array:
-    """How many steps each round has in which ranks synchronize but once, more rarely than in every
-    other step; empty for any other run."""
+    """How many steps each round has in which ranks synchronize but once, at most in every other
+    step; empty for any other run."""
     synced = np.asarray((grid.collectives > 0).all(axis=1))
     rare = len(synced) > 0 and synced.mean() <= 0.5 and np.count_nonzero(synced) > 2
     return np.diff(np.flatnonzero(synced & rare))

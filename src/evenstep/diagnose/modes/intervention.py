@@ -96,7 +96,7 @@ def finding_of_late(
     if not cells.any():
         return []
     ranks = list(ranks) or case.culprits(cells, cause)
-    gain = Gain(case.share(case.loss(cells, cause)), case.relieved(cells, cause))
+    gain = change or Gain(case.share(case.loss(cells, cause)), case.relieved(cells, cause))
     recurs = at or when(cells & np.isin(case.grid.ranks, ranks), case.grid.steps)
     where, who = case.where(ranks), case.ranks_in_words(ranks)
     turns = f"the late rank changes ({words.ranks(ranks)} take turns)"
@@ -106,10 +106,9 @@ def finding_of_late(
     common: dict[str, object] = {"who": who, "lead": lead, "waiting": case.waiting_in_words(cells)}
     common |= {"those": ranks, "hosts": words.some(where.nodes) or "its host", **case.waits(cells)}
     return finding_of(
-        case, name, gain if change is None else gain_of(case, change),
-        numbers=common | dict(numbers), where=Where() if nobody else where, at=recurs,
+        case, name, gain, numbers=common | dict(numbers), where=Where() if nobody else where,
         # delays of several ranks now and then are independent of each other
-        projected=constant if same else partial(by_chance, hits=hits), **fields,
+        projected=constant if same else partial(by_chance, hits=hits), at=recurs, **fields,
     )  # fmt: skip
 
 

@@ -43,9 +43,13 @@ def input_pipeline(case: Case) -> list[Finding]:
 
 def checkpoint_stall(case: Case) -> list[Finding]:
     """Few ranks that save or evaluate while the others wait, and phases that all have at once."""
-    few = all(_longer_on_few(case.grid.phase_ns[phase]) for phase in STOPPED)
-    everybody = [one for phase in STOPPED for one in _all_stopped(case, phase, apart=few)]
-    return [*(_late_saving(case) if few or not everybody else ()), *everybody]
+    lasted = case.grid.phase_ns
+    few = [phase for phase in STOPPED if _longer_on_few(lasted[phase])]
+    everybody = [one for phase in STOPPED for one in _all_stopped(case, phase, apart=phase in few)]
+    cells = case.delays.cells(Cause.CHECKPOINT)
+    if everybody:  # has all that the other phases cost
+        cells = cells & np.any([lasted[phase] > 0 for phase in few], axis=0)
+    return [*_late_saving(case, cells), *everybody]
 
 
 def _longer_on_few(lasted: Array) -> bool:
@@ -75,8 +79,7 @@ def _late_batches(case: Case) -> list[Finding]:
     )  # fmt: skip
 
 
-def _late_saving(case: Case) -> list[Finding]:
-    cells = case.delays.cells(Cause.CHECKPOINT)
+def _late_saving(case: Case, cells: Array) -> list[Finding]:
     spent = [case.grid.phase_ns[phase][cells] for phase in STOPPED]
     saves = bool(spent[0].sum() >= spent[1].sum())
     length_ns = float(np.mean(spent[not saves])) if cells.any() else 0.0
@@ -146,7 +149,7 @@ def _all_waiting(case: Case, values: Array) -> list[Finding]:
 
 
 def _all_stopped(case: Case, phase: Phase, *, apart: bool) -> list[Finding]:
-    """A phase that most ranks have at once; `apart` from what a late rank takes beyond others."""
+    """A phase that most ranks have at once; `apart`: without what a rank has beyond the others."""
     lasted = case.grid.phase_ns[phase]
     common = middle_of_others(lasted)
     stopped = common > 0

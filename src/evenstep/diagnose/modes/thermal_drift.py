@@ -43,8 +43,7 @@ def drifts(case: Case) -> list[Drift]:
     if grid.shape[1] < 2 or len(grid.steps) < FEWEST:
         return []
     work, hours = case.program_ns, (np.cumsum(grid.step_ns) - grid.step_ns[0]) / 3.6e12
-    at, excess = thin(hours, above_others(work))
-    own = thin(hours, work)[1]
+    (at, excess), own = thin(hours, above := above_others(work)), thin(hours, work)[1]
     quarters = (np.array_split(one, 4)[::3] for one in (excess, own))
     changed = [np.median(last, axis=0) - np.median(first, axis=0) for first, last in quarters]
     moved = MAD_SIGMA * np.abs(changed).min(axis=0)
@@ -60,7 +59,7 @@ def drifts(case: Case) -> list[Drift]:
         for lane in lanes.tolist():
             if trend(at, excess[:, lane]).slope >= MOST * one.per_hour.slope:
                 onset = int(np.array_split(np.arange(len(hours)), len(at))[one.onset][0])
-                risen = _rise(hours, above_others(work)[:, lane])
+                risen = _rise(hours, above[:, lane])
                 mine = one._replace(rank=int(grid.ranks[lane]), onset=onset, risen_ns=risen)
                 found.setdefault(lane, mine)
     return list(found.values())
@@ -118,7 +117,6 @@ def _of_all(case: Case) -> list[Finding]:
         case, "thermal_drift.everybody", case.with_less_work(more), options=["common"],
         at=When([(onset, int(steps[-1]))], "chronic"), projected=constant,
         numbers={"growth": more[-1], "relative": more[-1] / max(start_ns, 1.0), "onset": onset},
-        evidence=[Evidence("growth_of_own_work", more[-1], 0, "ns")],
     )  # fmt: skip
     return [one for one in found if one.severity >= NAMED]
 
