@@ -150,3 +150,18 @@ def test_an_outer_optimizer_is_compute_of_the_steps_that_have_one(steps, warm_up
     )  # fmt: skip
     exchanged = result.collectives[0].alone_ns * averages / (steps - warm_up)
     assert result.efficiency == pytest.approx(1 - exchanged / result.step_time.mean_ns)
+
+
+def test_of_an_interrupted_run_only_averages_that_were_taken_count_as_compute():
+    """100 ms a step and 400 ms every fourth; stopped after six steps, five of them counted."""
+
+    def stop(done, _):
+        if done == 6:
+            raise KeyboardInterrupt
+
+    some = scenario(*JOB, "strategy.kind=diloco", "strategy.every=4", "strategy.outer_ms=400",
+                    "run.steps=40", "run.warm_up=1")  # fmt: skip
+    result = simulate(some, progress=stop)
+    exchanged = result.collectives[0].alone_ns / 5
+    assert (result.partial, result.steps) == (True, 5)
+    assert result.efficiency == pytest.approx(1 - exchanged / result.step_time.mean_ns)

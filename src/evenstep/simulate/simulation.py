@@ -65,13 +65,12 @@ class Setup:
     def graph_of(self, number: int) -> JobGraph:
         return self.graph if (number + 1) % self.scenario.strategy.every == 0 else self.between
 
-    @property
-    def compute_ns(self) -> float:
-        """Compute without noise of a counted step, on average."""
-        run, every = self.scenario.run, self.scenario.strategy.every
-        averages = (run.steps // every - run.warm_up // every) / (run.steps - run.warm_up)
-        least = self.between.compute_ns
-        return least + (self.graph.compute_ns - least) * averages
+    def compute_ns(self, counted: int) -> float:
+        """Compute without noise of a step, on average of so many after the warm-up."""
+        first, every = self.scenario.run.warm_up, self.scenario.strategy.every
+        averages = (first + counted) // every - first // every
+        rare_ns = self.graph.compute_ns - self.between.compute_ns
+        return self.between.compute_ns + rare_ns * averages / max(counted, 1)
 
     @property
     def flows(self) -> list[Flow]:
@@ -255,10 +254,11 @@ class _Run:
         for _, recorder in self._recorders:
             recorder.flush()
         elapsed_ns = float(account.end_ns[account.done - 1]) if account.done else 0.0
+        counted = max(account.done - account.warm_up, 0)
         loads = link_loads(setup.network, self._times.items(), self._near, self._peak, elapsed_ns)
         return summed_up(
             setup.scenario, account, flows=list(self._times), loads=loads,
-            placement=setup.placement, compute_ns=setup.compute_ns,
+            placement=setup.placement, compute_ns=setup.compute_ns(counted),
             pacing=self.pace.summary(), staleness=self.pace.staleness(),
         )  # fmt: skip
 

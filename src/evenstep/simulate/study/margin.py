@@ -158,7 +158,7 @@ def _trial(setup: Setup, edges: Edges) -> LimitCheck:
     def check(step: Array) -> tuple[LimitCheck, tuple[float, float]]:
         """Also the standard errors of CV and efficiency, of independent normal steps."""
         mean, count = float(step.mean()), len(step)
-        cv, efficiency = float(step.std()) / mean, setup.compute_ns / mean
+        cv, efficiency = float(step.std()) / mean, setup.compute_ns(count) / mean
         errors = cv * math.sqrt((0.5 + cv**2) / count), efficiency * cv / math.sqrt(count)
         return edges.judge(cv, efficiency), errors
 
