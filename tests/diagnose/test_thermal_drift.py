@@ -176,6 +176,14 @@ def test_what_slows_all_ranks_down_is_a_loss_of_nobody(course, worst):
     assert finding.severity == pytest.approx(world.injected_share(), rel=0.1)
 
 
+def test_of_a_job_of_one_rank_nothing_is_said_of_all_ranks():
+    world = World(steps=STEPS, ranks=1, noise=0.01)
+    growing = 30 * MS * linear(np.linspace(0, 1, STEPS))[:, None]
+    found = diagnose(world.delayed(Phase.BACKWARD, growing, computing=True).trace()).findings[0]
+    assert (found.mode, found.title) == ("thermal_drift", "Slowing down")
+    assert found.cause.startswith("it works longer than at the beginning")
+
+
 def test_a_rank_that_slows_down_slows_not_all_of_them():
     found = diagnose(drifting([3], 30, linear).trace()).findings
     assert [one.where.ranks for one in found if one.mode == "thermal_drift"] == [[3]]

@@ -116,7 +116,10 @@ def _of_all(case: Case) -> list[Finding]:
     found = finding_of(
         case, "thermal_drift.everybody", case.with_less_work(more), options=["common"],
         at=When([(onset, int(steps[-1]))], "chronic"), projected=constant,
-        numbers={"growth": more[-1], "relative": more[-1] / max(start_ns, 1.0), "onset": onset},
+        numbers={
+            "growth": more[-1], "relative": more[-1] / max(start_ns, 1.0), "onset": onset,
+            "those": case.grid.ranks,
+        },
     )  # fmt: skip
     return [one for one in found if one.severity >= NAMED]
 
