@@ -28,9 +28,8 @@ MOST_WALKED = 32 * DEEPEST  # frames read: those of evenstep are not kept
 _OURS = str(Path(__file__).parents[2])
 _PYTHON = str(Path(os.__file__).parent)
 _TORCH = tuple(f"-packages/{name}" for name in ("torch/", "typing_extensions.py", "sympy/"))
-_QUOTED = re.compile(
-    r'^ *File "(.+)", line (\d+),? in (.+)$', re.MULTILINE
-)  # `traceback`'s, `faulthandler`'s
+#: A frame as `traceback` and `faulthandler` write it.
+_QUOTED = re.compile(r'^ *File "(.+)", line (\d+),? in (.+)$', re.MULTILINE)
 _INSTALLED = re.compile(rf"[^/]*{PACKAGES}.*")
 _PARTS = 3  # last parts of a file's path that are shown
 _named: Callable[[CodeType], tuple[str, str]] = attrgetter("co_filename", "co_name")

@@ -92,6 +92,7 @@ _MARK = re.compile(NAMES["of_phases"])
 
 
 def patterns_of(kind: str) -> dict[Phase, re.Pattern[str]]:
+    """The patterns of a table in `names.toml`, by phase, in the order in which they are tried."""
     return {Phase[name.upper()]: re.compile(words) for name, words in NAMES[kind].items()}
 
 
