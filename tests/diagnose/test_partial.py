@@ -113,6 +113,8 @@ def test_where_no_device_has_times_its_hosts_tell_nothing_of_waits():
     found = diagnose(replace(trace, events=events.with_columns(exit_ns=soon)))
     assert not found.findings
     assert "left out, as their devices have no times: all collectives" in found.limits
+    assert found.summary["shares"] is None  # hosts that issue neither compute nor wait
+    assert "who is slow cannot be told" in found.verdict.lower()
 
 
 def test_without_phases_the_rank_is_named_and_the_place_is_not():

@@ -53,8 +53,8 @@ def summary(trace: Trace, grid: StepGrid) -> dict[str, Any]:
         "agent": agent_cost(trace, total / ranks),
         **growth(grid.step_ns),
     }
-    told = any(part.any() for part in spent)  # else only the length of the steps is known
     unknown = () if trace.elapsed_known else _OF_ELAPSED
+    told = not grid.unseen and any(map(np.any, spent))  # else only steps' lengths are known
     return found | dict.fromkeys(unknown if trace.waits_apart and told else (*unknown, *_OF_WAITS))
 
 
