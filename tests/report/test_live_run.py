@@ -413,12 +413,18 @@ def test_a_run_that_has_ended_is_diagnosed_once(told, run, judge):
     assert judge.times == 1
 
 
-def test_a_job_is_diagnosed_at_each_death(told, run, judge):
+def job_with_a_death(told, run, judge):
+    """The ranks of a job of which rank 1 has raised, which is told."""
     ranks = job(run, world=3)
     assert not told(1.0)
     judge.modes = ["rank_failed"]
     ranks[1].spool.add_fact("raised", {"type": "ValueError"})
     assert told(1.0)
+    return ranks
+
+
+def test_a_job_is_diagnosed_at_each_death(told, run, judge):
+    ranks = job_with_a_death(told, run, judge)
     assert told(1.0)
     assert judge.times == 1
     ranks[2].spool.add_fact("raised", {"type": "RuntimeError"})
@@ -427,11 +433,7 @@ def test_a_job_is_diagnosed_at_each_death(told, run, judge):
 
 
 def test_a_job_that_goes_on_without_its_dead_is_watched_by_its_latest_steps(told, run, judge):
-    ranks = job(run, world=3)
-    assert not told(1.0)
-    judge.modes = ["rank_failed"]
-    ranks[1].spool.add_fact("raised", {"type": "ValueError"})
-    assert told(1.0)
+    ranks = job_with_a_death(told, run, judge)
     for rank in (ranks[0], ranks[2]):
         rank.steps(2)  # that were under way
     assert told(1.0)
