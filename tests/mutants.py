@@ -60,7 +60,8 @@ PACKAGES = {
     "trace": Package(
         ("trace/**/*.py",),
         ("tests/trace", "tests/importers/test_operation_tables.py",
-         "tests/importers/test_repetition.py", "tests/cli/test_sql.py"),
+         "tests/importers/test_opening.py", "tests/importers/test_repetition.py",
+         "tests/cli/test_sql.py"),
         ("tests/docs/test_layout.py",),
     ),
     "pacing": Package(("pacing/*.py",), ("tests/pacing",)),
@@ -92,6 +93,24 @@ PACKAGES = {
     ),
     "importers": Package(
         ("importers/**/*.py",), ("tests/importers",), ("tests/importers/test_recorded_sources.py",)
+    ),
+    "modes": Package(("diagnose/modes/*.py",), ("tests/diagnose",)),
+    "report": Package(
+        ("report/**/*.py", "words.py", "diagnose/sentences.py"),
+        ("tests/report", "tests/test_words.py", "tests/docs/test_principles.py"),
+    ),
+    "cli": Package(("cli/**/*.py",), ("tests/cli",)),
+    "watch": Package(
+        ("watch/*.py",),
+        ("tests/report/test_live_run.py", "tests/report/test_live_spool.py",
+         "tests/report/test_live_terminal.py", "tests/report/test_live_tree.py",
+         "tests/report/test_live_web.py", "tests/report/test_alerts.py", "tests/cli/test_watch.py"),
+    ),
+    "scenario": Package(
+        ("scenario/**/*.py",),
+        ("tests/simulate/test_scenario.py", "tests/simulate/test_machines.py",
+         "tests/simulate/test_presets.py", "tests/simulate/test_sweep.py",
+         "tests/cli/test_simulate.py", "tests/docs/test_scenario.py"),
     ),
 }  # fmt: skip
 
@@ -485,7 +504,8 @@ class Trials:
         os.environ.update(environment(self.folder) | {CULPRIT: str(self._culprit)})
         sys.dont_write_bytecode = True
         sys.path[:0] = [str(self.folder / "src"), str(self.folder)]
-        for name in [one for one in sys.modules if one.partition(".")[0] in ("evenstep", "tests")]:
+        anew = ("evenstep", "tests", "multiprocessing")  # the last: as in a process nobody spawned
+        for name in [one for one in sys.modules if one.partition(".")[0] in anew]:
             del sys.modules[name]
         options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "tests.mutants", "-m", "not clock"]
         return int(pytest.main([*options, *tests]))

@@ -295,6 +295,18 @@ def test_a_complete_window_is_told_in_the_runs_folder(background, tmp_path):
     assert background.facts["live"].startswith("ConnectionError")
 
 
+def test_what_the_host_has_is_read_from_the_first_round_on(background, monkeypatch):
+    given = []
+    source = SimpleNamespace(name="host", open=lambda: None, read=lambda: [("watts", 0, 300.0)])
+    monkeypatch.setattr("evenstep.host.sources.all_sources", lambda **_: [source])
+    monkeypatch.setattr(background, "_record_locality", lambda: None)
+    monkeypatch.setattr(background.sampler, "_emit", lambda *reading: given.append(reading))
+    background._control.needs_polling = False
+    background.sampler.tick()
+    background.sampler.tick()
+    assert given[:1] == [("watts", 0, 300.0)]
+
+
 def test_sources_that_give_nothing_are_said_whenever_that_changes(background):
     told = []
     background._spool = SimpleNamespace(add_fact=lambda *fact: told.append(fact))

@@ -475,12 +475,12 @@ def test_pacing_that_cannot_act_is_said_once(leads, sharing, note):
 
 
 def test_a_request_holds_from_its_step_on_and_ends_those_before(monkeypatch):
-    asked, recorded = [], []
+    asked, recorded, ended = [], [], []
     settings = config.resolve({}, {}, {})
     start = StartingMode(settings, Whereabouts(3, 0, frozenset(), ""))
     pacer = SimpleNamespace(settings=PacerSettings())
     work = SimpleNamespace(
-        at_once=False, sharing=None, process_pending=int,
+        at_once=False, sharing=None, process_pending=lambda: ended.append(pacer.settings.mode),
         pace=SimpleNamespace(can_hold=True, pacer=pacer),
     )  # fmt: skip
     due = deque([ON._replace(act="gc,pace", first_step=9), ON._replace(mode="off", first_step=30)])
@@ -500,6 +500,7 @@ def test_a_request_holds_from_its_step_on_and_ends_those_before(monkeypatch):
     due.append(ON._replace(number=2, ranks="0-2", first_step=0))  # without this rank
     made.apply_due(10)
     assert (work.at_once, pacer.settings.mode, len(due)) == (False, "observe", 0)
+    assert ended == ["observe", "on"]  # steps that have ended are decided as they were asked then
 
 
 def test_folders_that_cannot_be_watched_leave_nothing_open(tmp_path):

@@ -47,6 +47,12 @@ def test_a_stage_slow_with_backward_alone_has_more_of_that_alone(device):
     assert more[np.abs(graph.own_ns / MS - 11) < 0.5].sum() > 0.99 * more.sum()
 
 
+def test_the_only_stage_between_two_has_nobody_whose_backward_is_usual():
+    slow = pipeline(stages=3, replicas=1, steps=8, slow={1: 1.5}).run()
+    more = more_by_direction(step_grid(slow.trace()).graph)
+    assert not more.any()
+
+
 @pytest.mark.parametrize("stage", [0, 3])
 def test_a_slow_stage_whose_forward_is_no_phase_costs_what_the_run_without_it_saves(stage):
     """As in a loop written by hand, whose only phases are those of the autograd engine. All

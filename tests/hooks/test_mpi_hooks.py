@@ -224,6 +224,13 @@ def test_a_receive_that_is_completed_stays_in_its_phase(scene):
     assert scene.told("device", "kind", "op") == [(-1, Kind.POINT_TO_POINT, Op.RECV)] * 2
 
 
+def test_a_receive_whose_status_nobody_has_stays_open_in_that(scene):
+    request = scene.comm.Irecv(WIDE)
+    scene.mpi.Request.Waitall([request], [])
+    assert scene.told("peer_or_root", "payload", "group_seq") == [(NO_PEER, 0, 0)]
+    assert scene.open() == [False]
+
+
 def test_a_cancelled_receive_has_no_peer(scene, monkeypatch):
     monkeypatch.setattr(scene.mpi.Status, "source", NOBODY)
     scene.comm.Recv(WIDE)
@@ -357,6 +364,8 @@ def test_what_repeats_are_steps_unless_it_was_ended_before(recorder, disarmed):
         assert len(scene.rows()) == 160
     scene.hooks.remove()
     assert recorder.step >= 38
+    records = read_spool(recorder.spool.path).records
+    assert not records["flags"][records["kind"] == Kind.STEP].any()  # as if they were marked
 
 
 def test_a_stack_waits_for_mpi_to_begin_and_knows_its_place(recorder):

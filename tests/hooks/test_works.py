@@ -126,6 +126,7 @@ def test_a_batch_nobody_can_wait_for_any_more_has_no_end_on_the_device(bench):
 def test_a_batch_without_a_work_has_no_end_on_the_device(bench):
     records, _ = bench.batch(end_ms=None)
     assert [bench.stamps(seq) for seq in records] == [(0, 0)] * 2
+    assert all(bench.spool.times(seq)[1] > 0 for seq in records)  # nobody is waited for in them
 
 
 def test_a_batch_that_the_group_refuses_ends(bench):

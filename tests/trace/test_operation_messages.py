@@ -63,6 +63,19 @@ def nowhere(rows, last, ends):
     return found
 
 
+def without_one(rows):
+    """The same without each worker's first receive and last send at the model's ends."""
+    at_ends = {}
+    for row in rows:
+        if not row[1].endswith("compute") and row[-1] is None:
+            at_ends.setdefault((row[1], *row[2:5]), []).append(row)
+    gone = [
+        sorted(some, key=lambda row: row[5])[0 if key[0].endswith("recv") else -1]
+        for key, some in at_ends.items()
+    ]
+    return [row for row in rows if row not in gone]
+
+
 def table(rows, order):
     """Operations as the functions want them, in this order."""
     rows = [rows[at] for at in order]
@@ -90,12 +103,14 @@ def posted(ops, compute, name):
 @given(
     PIPELINES,
     st.sets(st.sampled_from([f"{way}-{end}" for way in WAYS for end in ("send", "recv")])),
+    st.booleans(),
     st.randoms(use_true_random=False),
 )
 def test_every_message_is_of_the_compute_and_the_other_end_that_its_program_says(
-    pipeline, ends, random
+    pipeline, ends, whole, random
 ):
     rows = nowhere(told(pipeline), pipeline.pp * pipeline.vpp - 1, ends)
+    rows = rows if whole else without_one(rows)
     order = list(range(len(rows)))
     random.shuffle(order)
     ops = table(rows, order)
