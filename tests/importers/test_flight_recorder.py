@@ -107,6 +107,16 @@ def test_the_rank_comes_from_the_file_name_or_from_the_groups(tmp_path):
     assert sorted(read([named, grouped]).ranks) == [5, 7]
 
 
+def test_dumps_that_nothing_tells_the_rank_of_get_the_first_free_ones_and_that_is_said(tmp_path):
+    paths = [tmp_path / name for name in ("dump.rank-1.pickle", "one.pickle", "other.pickle")]
+    for path in paths:
+        path.write_bytes(pickle.dumps(dump([entry(0)])))  # whose group has both its ranks
+    trace = read(paths)
+    assert sorted(trace.ranks) == [0, 1, 2]
+    said = [limit for limit in trace.limits if "does not say of which rank it is" in limit]
+    assert [limit.rpartition(" rank ")[2] for limit in said] == ["0 here", "2 here"]
+
+
 def test_a_wrapped_ring_says_how_much_it_has_lost(tmp_path):
     trace = read(write(tmp_path, {0: dump([entry(n) for n in range(40, 50)], world=1)}))
     assert trace.ranks[0].dropped == 40

@@ -174,13 +174,13 @@ def test_messages_without_payloads_are_matched_by_when_they_end(tmp_path):
     assert {trace.groups[group].ranks for group in calls.group} == {(0, 1)}
 
 
-@pytest.mark.parametrize("peers", [(1, 2), (1,)])
-def test_messages_that_one_kernel_carries_are_each_ones_own(tmp_path, peers):
+@pytest.mark.parametrize(("peers", "communicator"), [((1, 2), 0), ((1,), 7)])
+def test_messages_that_one_kernel_carries_are_each_ones_own(tmp_path, peers, communicator):
     """Nobody was seen to set the communicator up: its members are who calls it."""
     paths = []
     for rank in range(3):
         session = Session(rank=rank)
-        said = {"NCCL communicator ID": 7, "Message size [bytes]": 8}
+        said = {"NCCL communicator ID": communicator, "Message size [bytes]": 8}
         calls = [(name, (rank + sign * by) % 3) for by in peers
                  for name, sign in (("ncclSend", 1), ("ncclRecv", -1))]  # fmt: skip
         for turn, (name, peer) in enumerate(calls):
@@ -192,6 +192,7 @@ def test_messages_that_one_kernel_carries_are_each_ones_own(tmp_path, peers):
     rows = trace.of_kind(Kind.POINT_TO_POINT)
     mine = rows.select(rows["rank"] == 0)
     assert mine.op.tolist() == [int(Op.SEND), int(Op.RECV)] * len(peers)
+    assert not (mine.flags & int(Flag.COALESCED)).any()
     assert mine.peer_or_root.tolist() == [1, 2, 2, 1][: 2 * len(peers)]
     assert {trace.groups[group].ranks for group in rows.group.tolist()} == {(0, 1, 2)}
     assert len(match_messages(rows).send) == 3 * len(peers)

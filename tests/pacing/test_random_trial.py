@@ -343,9 +343,10 @@ def test_once_a_bounded_action_pays_few_blocks_are_left_out_whatever_the_noise()
 @pytest.mark.parametrize(("gained", "span"), [(6, 2), (7, 4), (13, 8), (26, 16)])
 def test_spans_are_as_long_as_gains_cover_twice_the_noise_whatever_the_effect(gained, span) -> None:
     # Gains that deviate by .1: twice that of 32, 64 and 128 steps is 6.4, 12.8 and 25.6 steps.
-    trial = RandomTrial(TrialBudget(), seed="spans")
-    trial.gains, trial._loss = [0.2, 0.4] * 3, -gained
-    assert trial._covered_span() == span
+    for scale in (0, 2):  # of blocks so often doubled the same deviation is of as many more steps
+        trial = RandomTrial(TrialBudget(), seed="spans", scale=scale)
+        trial.gains, trial._loss = [0.2, 0.4] * 3, -gained << scale
+        assert trial._covered_span() == span
 
 
 def test_blocks_of_a_span_are_booked_what_its_pair_has_shown() -> None:
