@@ -1,6 +1,5 @@
 import pytest
 
-from evenstep.errors import ConfigError
 from evenstep.simulate.simulation import simulate
 from tests.simulate.worlds import scenario
 
@@ -80,11 +79,6 @@ def test_a_useful_sample_carries_what_failures_use():
     down = weeks["restarting"] + weeks["waiting"]
     drawn = used["joules_per_unit"] * (1 - down) / weeks["useful"]
     assert used["joules_per_useful_unit"] == pytest.approx(drawn)
-
-
-def test_parts_have_names_of_their_own():
-    with pytest.raises(ConfigError, match="its own name"):
-        scenario(*CLUSTER, reliability={"parts": [{"name": "fan"}, {"name": "fan"}]})
 
 
 def test_power_of_communication_alone_is_accounted():

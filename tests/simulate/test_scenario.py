@@ -84,6 +84,8 @@ from tests.simulate.worlds import scenario
             "strategy.island_ranks is 4, but the parts of a replica are 2",
         ),
         ("noise=[{kind='daemon', period_ms=5}]", "a daemon that always runs leaves no time"),
+        ("reliability.parts=[{name='a'}, {name='b'}, {name='a'}]", "parts[2].name 'a' is taken"),
+        ("reliability.parts=[{}, {name='node'}]", "parts[1].name 'node' is taken"),
         ("work.sequence_lengths=[1, 1e200]", "a list of numbers, none beyond 1,000,000,000,000"),
     ],
 )
@@ -224,6 +226,15 @@ def test_a_link_that_does_not_exist_is_named():
     asked = scenario("cluster.nodes=4", fabric={"changes": [{"links": "leaf9*", "factor": 0.5}]})
     with pytest.raises(ConfigError, match=r"fabric\.changes\[0\]\.links: no link is called"):
         set_up(asked)
+
+
+def test_a_job_has_all_nodes_that_no_neighbour_has():
+    cluster = ("cluster.nodes=9", "cluster.gpus_per_node=2")
+    assert scenario(*cluster).ranks == 18
+    both = "neighbours=[{nodes='1-2'}, {node_count=3}]"
+    assert scenario(*cluster, both).ranks == 8
+    assert scenario(*cluster, both, "job.ranks=7").ranks == 7
+    assert scenario(*cluster, both, "job.placement=given", "job.nodes='0,3'").ranks == 4
 
 
 def test_neighbours_need_nodes_to_be_on():

@@ -80,7 +80,7 @@ class Scenario:
         if self.job.placement == "given":
             return len(nodes_in(self.job.nodes, "job.nodes")) * self.cluster.gpus_per_node
         taken = {n for other in self.neighbours for n in nodes_in(other.nodes, "neighbours.nodes")}
-        drawn = sum(other.node_count for other in self.neighbours if not other.nodes)
+        drawn = sum(other.node_count for other in self.neighbours)
         free = self.cluster.nodes - len(taken) - drawn
         return max(free, 0) * self.cluster.gpus_per_node
 
