@@ -194,6 +194,18 @@ def test_a_rank_that_never_came_is_told_from_those_that_wait_for_it(watched, run
     assert "ranks 0, 1 and 3 wait in all_reduce" in seen.verdict
 
 
+def test_who_makes_no_progress_is_shown_above_who_is_late(watched, run):
+    ranks = job(run, late=0)
+    watched.look()
+    ranks[2].enters()
+    watched.look(20.0)
+    for rank in (0, 1):
+        ranks[rank].steps(1, own_ms=90 if rank == 0 else 60)
+    rows = watched.look().rows
+    states = ["silent", "silent", "", ""]
+    assert [(row.rank, row.state) for row in rows] == list(zip((2, 3, 0, 1), states, strict=True))
+
+
 def test_steps_after_a_silence_end_the_finding(watched, run):
     ranks = job(run)
     watched.look()

@@ -7,7 +7,7 @@ import pytest
 from evenstep.watch.findings import Journal, LiveFinding, live_findings
 from evenstep.watch.frame import frame
 from evenstep.watch.run import LiveRun
-from evenstep.watch.terminal import View, finding_text, lines, sparkline, status_line
+from evenstep.watch.terminal import HOST_WIDTH, View, finding_text, lines, sparkline, status_line
 from tests.report.live_ranks import LiveRank, job
 from tests.report.small_run import HOSTILE
 
@@ -63,6 +63,12 @@ def test_many_ranks_are_cut_to_the_height_with_the_worst_first(tmp_path):
 def test_what_a_trace_contains_moves_no_cursor(tmp_path):
     LiveRank(tmp_path / "run", 0, world=1, hostname="\x1b[2J" + HOSTILE).steps(9)
     assert all(line.isprintable() for line in shown(tmp_path / "run"))
+
+
+def test_a_long_name_of_a_host_is_cut_to_its_column(tmp_path):
+    LiveRank(tmp_path / "run", 0, world=1, hostname="h" * 50).steps(9)
+    (row,) = (line for line in shown(tmp_path / "run") if line.startswith("   0 "))
+    assert row.split()[1] == "h" * (HOST_WIDTH - 1) + "…"
 
 
 def test_the_times_are_called_those_of_the_latest_steps(run):
