@@ -228,6 +228,21 @@ def test_where_the_script_was_comes_before_where_the_package_was_that_it_called(
     assert words.how_ended({"raised": raised}).startswith("RuntimeError at train.py:3 augment, in ")
 
 
+@pytest.mark.parametrize(
+    ("inside", "told"),
+    [
+        (["<torch/utils/data/dataloader.py>:9 next"], "train.py:3 step, waiting for its loader"),
+        (["<python/subprocess.py>:4 wait"], "train.py:3 step, in a subprocess"),
+        (["<torch/_dynamo/guards.py>:8 check", "<torch/nn/module.py>:2 call"],
+         "train.py:3 step, compiling"),
+        (["<torch/nn/module.py>:2 call"], "train.py:3 step"),
+    ],
+)  # fmt: skip
+def test_what_the_library_does_that_the_script_called_is_told_and_not_what_called_it(inside, told):
+    frames = [*inside, "train.py:3 step", "<python/subprocess.py>:1 main"]
+    assert words.seen_at(frames) == told
+
+
 def test_packages_are_told_where_the_script_does_not_tell_ranks_apart():
     frames = ["-packages/b.py:1 g", "a.py:1 f"], ["-packages/b.py:2 g", "a.py:3 g"]
     assert words.seen_by(enumerate(frames)) == "a.py:1 f (rank 0), a.py:3 g (rank 1)"

@@ -57,4 +57,5 @@ def test_of_many_hosts_neighbours_share_a_place(trace: Trace, monkeypatch) -> No
     pairs, facts = result.tables["host_waits"], result.facts["host_waits"]
     assert [place["name"] for place in facts["places"]] == ["h0 to h1", "h2 to h3"]
     assert [place["ranks"] for place in facts["places"]] == ["0 and 1", "2 and 3"]
-    assert pairs.lost_us.sum() == pytest.approx(3 * STEPS * WAIT_NS / 1e3)
+    assert list(zip(pairs.waiting, pairs.awaited, strict=True)) == [(0, 1), (1, 1)]
+    assert pairs.lost_us == pytest.approx([2 * STEPS * WAIT_NS / 1e3, STEPS * WAIT_NS / 1e3])

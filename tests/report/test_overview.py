@@ -57,9 +57,11 @@ def test_a_run_without_a_step_has_an_empty_curve_and_no_grid() -> None:
 
 def test_a_small_run_keeps_one_cell_per_rank_and_step() -> None:
     wait = np.arange(12) * 1000.0
-    steps = table(4, 3, wait)
+    steps = table(4, 3, wait).with_column("lateness_ns", 2 * wait)
     found = overview.drawn_map(steps, world=4)
     assert found is not None
+    assert found.tables["grid"].lateness_us.tolist() == (2 * wait / 1e3).tolist()
+    assert found.tables["grid"].step_us.tolist() == np.repeat([1e3, 2e3, 3e3, 4e3], 3).tolist()
     assert (found.facts["grid"]["rows"], found.facts["grid"]["columns"]) == (4, 3)
     assert found.tables["grid"].wait_us.tolist() == (wait / 1e3).tolist()
     assert (found.facts["grid"]["scales"], found.facts["grid"]["order"]) == ({}, [0, 1, 2, 3])

@@ -82,9 +82,14 @@ def test_a_rank_without_a_place_in_time_begins_at_its_own_zero(
     assert set(of(shown, kind=Kind.PHASE, op=Phase.INPUT).enter_us.tolist()) == {0.0}
 
 
-def test_of_a_run_too_large_to_read_the_same_steps_are_shown(trace: Trace, steps: Columns) -> None:
+def test_of_a_run_too_large_to_read_the_same_steps_are_shown(
+    trace: Trace, steps: Columns, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = timeline(trace, steps, align(trace), budget=5 * PER_STEP)
+    read, window = [], Trace.window
+    monkeypatch.setattr(Trace, "window", lambda *of: read.append(of[1]) or window(*of))
     picked = timeline(trace, steps, align(trace), budget=5 * PER_STEP, most_at_hand=0)
+    assert len(read) <= 5 + 2  # what fits, one that does not, and what never ended
     assert picked.steps.step.tolist() == whole.steps.step.tolist()
     for name in whole.records:
         assert np.array_equal(picked.records[name], whole.records[name], equal_nan=True)
