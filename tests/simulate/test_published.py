@@ -6,6 +6,7 @@ from evenstep.reproduce.published.rows import PublishedRow
 from evenstep.reproduce.published.table import estimate, systems
 from evenstep.reproduce.systems import CLAIMS
 from evenstep.scenario import scenario
+from evenstep.simulate.formulas import steps
 from evenstep.simulate.formulas.reliability import DAY_NS, OperatingConditions
 from tests.simulate.goodput_events import simulate
 
@@ -20,20 +21,44 @@ def answered(name):
     return BY_NAME[claim.topic].answer(claim.options)["results"]
 
 
-#: What is told as missed: exchanges that were not hidden, and a transport with its own tuner.
-MISSED = {"ZeRO-3, 175B on A100", "p5 nodes, NCCL over EFA"}
+#: Measured with software that does otherwise than is modelled: hosts' work for each rank's part, and
+#: a transport with its own settings.
+OTHERWISE = {"ZeRO-3, 175B on A100", "p5 nodes, NCCL over EFA"}
 
 
-@pytest.mark.parametrize("name", sorted(set(SYSTEMS) - MISSED))
+@pytest.mark.parametrize("name", sorted(set(SYSTEMS) - OTHERWISE))
 def test_predicted_rows_are_within_eight_percent_on_average(name):
     assert SYSTEMS[name].mean_error < 0.08
 
 
-@pytest.mark.parametrize("name", sorted(MISSED))
-def test_a_system_that_is_missed_says_what_the_model_lacks(name):
-    assert SYSTEMS[name].mean_error > 0.08
-    assert SYSTEMS[name].limits
-    assert not SYSTEMS[name].kind  # no estimate rests on it
+@pytest.mark.parametrize("name", sorted(OTHERWISE))
+def test_a_system_of_what_is_not_modelled_says_so_and_keeps_its_error(name):
+    system = SYSTEMS[name]
+    assert not system.predicted
+    assert system.mean_error > 0.08
+    assert system.limits
+    assert not system.kind  # no estimate rests on it
+
+
+def test_a_row_of_what_is_not_modelled_is_no_prediction_but_an_estimate_holds_it():
+    rows = [row for row in SYSTEMS["two and three nodes, NCCL"].rows if not row.modelled]
+    assert [row.note[:16] for row in rows] == ["ring of NCCL 2.7"]
+    assert not set(rows) & set(SYSTEMS["two and three nodes, NCCL"].predicted)
+    found = estimate(asked("work.kind=collective", "work.gradient_bytes=1GB"))
+    assert found.worst > abs(rows[0].error)
+
+
+def test_a_step_of_zero_takes_what_its_table_says_of_a_whole_training():
+    # table 2: 90 and 74 days of 300 B tokens in steps of 1,536 sequences of 2,048
+    flops = steps.megatron_flops(
+        1536 * 2048, layers=96, hidden=12288, sequence=2048, vocabulary=51200, recomputed=True
+    )
+    for gpus, days in {384: 90, 768: 74, 1536: 74}.items():
+        step = flops / (gpus * training.ZERO_TFLOPS[gpus] * 1e12)
+        assert step * 300e9 / (1536 * 2048) / 86400 == pytest.approx(days, rel=0.01)
+    (compute,) = SYSTEMS["ZeRO-3, 175B on A100"].fitted
+    assert 312e12 * 384 * compute.value > flops  # no quicker than the GPUs are
+    assert compute.value < flops / (384 * training.ZERO_TFLOPS[384] * 1e12)
 
 
 def test_all_reduces_of_nccl_are_near_what_was_measured_with_nothing_fitted():
@@ -49,7 +74,7 @@ def test_a_system_has_at_most_three_fitted_numbers_and_says_where_inputs_come_fr
     assert len(system.fitted) <= 3
     assert system.inputs
     assert system.source
-    assert system.predicted, "no row is left to predict"
+    assert system.predicted or name in OTHERWISE, "no row is left to predict"
 
 
 @pytest.mark.parametrize("key", training.DDP)

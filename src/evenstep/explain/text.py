@@ -53,15 +53,17 @@ def published_lines(data: Mapping[str, Any]) -> Iterator[str]:
         for row in system["rows"]:
             yield _measured_text(row)
             yield from hanging_lines("        ", row["note"])
-        yield f"  mean error of predicted rows: {100 * system['mean_error']:.1f} %"
+        whose = "predicted rows" if any(map(_is_predicted, system["rows"])) else "rows not fitted"
+        yield f"  mean error of {whose}: {100 * system['mean_error']:.1f} %"
         yield from hanging_lines("  ", system["limits"])
         yield ""
     yield f"Mean error of {data['predicted_rows']} predicted rows: {100 * data['mean_error']:.1f} %"
+    yield "In parentheses: no prediction, as what was measured is not what is modelled"
     yield ""
     yield "Whole training steps, simulated from their presets:"
     for row in data["simulated"]:
         yield _measured_text(row)
-    errors = [abs(row["error"]) for row in data["simulated"] if not row["fitted"]]
+    errors = [abs(row["error"]) for row in data["simulated"] if _is_predicted(row)]
     mean, worst = 100 * sum(errors) / len(errors), 100 * max(errors)
     yield f"  a simulated step is off by {mean:.1f} % on average, {worst:.1f} % at most"
     yield ""
@@ -73,9 +75,14 @@ def published_lines(data: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
+def _is_predicted(row: Mapping[str, Any]) -> bool:
+    return row["modelled"] and not row["fitted"]
+
+
 def _measured_text(row: Mapping[str, Any]) -> str:
     unit = row["unit"]
     how = "fitted" if row["fitted"] else f"{100 * row['error']:+.1f} %"
+    how = how if row["modelled"] or row["fitted"] else f"({how})"
     bound = "more than " if row["bound"] else ""
     measured = bound + format_quantity(row["measured"], unit)
     predicted = format_quantity(row["predicted"], unit.partition(" ")[0])  # without "per …"

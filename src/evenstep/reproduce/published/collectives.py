@@ -28,12 +28,13 @@ class Pair(NamedTuple):
     mib: int
     sets: Sequence[str] = ()
     note: str = ""
+    modelled: bool = True  # as `PublishedRow`
 
 
 SEVERAL = [Pair(**row) for row in _MEASURED["several"]]
 P5 = [
     Pair(f"{8 * int(nodes)} H100, {nodes} p5 nodes, {int(mib):,} MiB", measured, "p5", int(nodes),
-         int(mib))
+         int(mib), modelled=False)
     for nodes, row in _MEASURED["p5"].items() for mib, measured in row.items()
 ]  # fmt: skip
 
@@ -58,7 +59,8 @@ def across_nodes(key: str) -> System:
     for pair in {"several": SEVERAL, "p5": P5}[key]:
         found = simulated_collective(pair.preset, pair.nodes, pair.mib * MIB, pair.sets)
         reached = found.busbw_gBps or 0.0
-        rows.append(PublishedRow(pair.what, pair.measured, reached, "GB/s", note=pair.note))
+        rows.append(PublishedRow(pair.what, pair.measured, reached, "GB/s",
+                                 modelled=pair.modelled, note=pair.note))  # fmt: skip
     return System.of(key, rows)
 
 

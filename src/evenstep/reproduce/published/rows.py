@@ -22,13 +22,15 @@ class Fitted(NamedTuple):
 
 
 class PublishedRow(NamedTuple):
-    """One published number. A fitted row is shown, but says nothing about the model."""
+    """One published number. A fitted row, or one measured with software that does otherwise than
+    is modelled, is shown, but is no prediction."""
 
     what: str
     measured: float
     predicted: float
     unit: str
     fitted: bool = False
+    modelled: bool = True  # what was measured; else its note or its system's limits say why not
     bound: bool = False  # published as "more than"
     note: str = ""
 
@@ -67,10 +69,11 @@ class System:
 
     @property
     def predicted(self) -> list[PublishedRow]:
-        """Rows without any number fitted to them."""
-        return [row for row in self.rows if not row.fitted]
+        """Rows of what is modelled, without any number fitted to them."""
+        return [row for row in self.rows if row.modelled and not row.fitted]
 
     @property
     def mean_error(self) -> float:
-        """Mean of the absolute relative errors of the predicted rows."""
-        return fmean(abs(row.error) for row in self.predicted)
+        """Mean of absolute relative errors of predicted rows, or of all not fitted if none is."""
+        told = self.predicted or [row for row in self.rows if not row.fitted]
+        return fmean(abs(row.error) for row in told)

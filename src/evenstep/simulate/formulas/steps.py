@@ -48,11 +48,14 @@ def transformer_flops(parameters: float, tokens: float, *, recomputed: bool = Fa
 
 
 def megatron_flops(
-    tokens: float, *, layers: int, hidden: int, sequence: int, vocabulary: int
-) -> float:
-    """72 t l h² (1 + s/(6h) + V/(12lh)) without recomputation (Narayanan et al. 2021)."""
-    ratio = 1 + sequence / (6 * hidden) + vocabulary / (12 * layers * hidden)
-    return 72 * tokens * layers * hidden**2 * ratio
+    tokens: float, *, layers: int, hidden: int, sequence: int, vocabulary: int,
+    recomputed: bool = False,
+) -> float:  # fmt: skip
+    """24 p t l h² (1 + s/(6h) + V/(4plh)) of p passes, a backward pass being two: 3, or 4 where
+    layers recompute their activations, as the source counts (Narayanan et al. 2021)."""
+    passes = 4 if recomputed else 3
+    ratio = 1 + sequence / (6 * hidden) + vocabulary / (4 * passes * layers * hidden)
+    return 24 * passes * tokens * layers * hidden**2 * ratio
 
 
 def pipeline(
