@@ -21,8 +21,8 @@ def answered(name):
     return BY_NAME[claim.topic].answer(claim.options)["results"]
 
 
-#: Measured with software that does otherwise than is modelled: hosts' work for each rank's part, and
-#: a transport with its own settings.
+#: Measured with software that does otherwise than is modelled: hosts' work for each rank's part,
+#: and a transport with its own settings.
 OTHERWISE = {"ZeRO-3, 175B on A100", "p5 nodes, NCCL over EFA"}
 
 

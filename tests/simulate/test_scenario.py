@@ -152,8 +152,8 @@ def test_what_cannot_be_is_refused_by_name(setting, message):
             "fabric.kind=torus; fabric.shape=[1, 1]; cluster.nic_latency_us=4",
             "cluster.nic_latency_us without effect: machines of fabric.kind torus are linked to",
         ),
-        ("cluster.numa_gBps=9", "to cluster.gpu_numa or nic_numa or kinds, which is not given"),
-        ("cluster.far_cores_factor=2", "to cluster.core_numa or kinds, which is not given"),
+        ("cluster.numa_gBps=9", "to cluster.gpu_numa or nic_numa, which is not given"),
+        ("cluster.far_cores_factor=2", "to cluster.core_numa, which is not given"),
         ("collectives.algorithm=tree; collectives.channels=2", "auto or nccl or ring, not to tree"),
         ("work.input_bytes=9", "input_bytes without effect: give cluster.storage_gBps"),
         ("work.layers=9", "work.layers has no effect: it belongs to work.kind pipeline, not"),
@@ -174,6 +174,35 @@ def test_what_cannot_be_is_refused_by_name(setting, message):
             "work.overlap_slowdown=.2; strategy.kind=local_sgd",
             "work.overlap_slowdown without effect: strategy.kind local_sgd exchanges no gradients",
         ),
+        (
+            "cluster.nodes=2; cluster.kinds=[{nodes='1',factor=2}]; cluster.far_cores_factor=2",
+            "far_cores_factor has no effect: it belongs to cluster.core_numa, which is not given",
+        ),
+        (
+            "cluster.nodes=2; cluster.kinds=[{nodes='1',factor=2}]; cluster.numa_gBps=9",
+            "numa_gBps has no effect: it belongs to cluster.gpu_numa or nic_numa, which is not",
+        ),
+        (
+            "reliability.slow_nodes_per_1000_node_days=2; reliability.repair_h=9",
+            "reliability.repair_h without effect: no failure takes a node out",
+        ),
+        (
+            "reliability.parts=[{name='link',hardware=false}]; reliability.spares=1",
+            "reliability.spares without effect: no failure takes a node out",
+        ),
+        (
+            "collectives={algorithm='nccl',nccl_algo='tree'}; work.kind=fsdp",
+            "collectives.nccl_algo without effect: the step has no all-reduce, and all else NCCL",
+        ),
+        (
+            "collectives={algorithm='nccl',nccl_algo='tree'}; work={kind='collective',"
+            "operation='all_gather'}",
+            "collectives.nccl_algo without effect: the step has no all-reduce",
+        ),
+        (
+            "collectives={algorithm='nccl',nccl_algo='nvls'}; work.kind=ddp",
+            "collectives.nccl_algo without effect: give cluster.gpu_link_reduces",
+        ),
     ],
 )
 def test_what_has_no_effect_is_told(setting, sentence):
@@ -192,7 +221,13 @@ def test_what_has_no_effect_is_told(setting, sentence):
      "work.kind=fsdp; work.buckets=3; work.shard_ranks=2; cluster.nodes=4; strategy.kind=diloco",
      "work.kind=experts; work.tensor_parallel=2; cluster.nodes=2; work.expert_imbalance=.5",
      "cluster.gpu_numa=[0]; cluster.numa_gBps=9",
-     "cluster.core_numa=[1]; cluster.far_cores_factor=2"],
+     "cluster.core_numa=[1]; cluster.far_cores_factor=2",
+     "cluster.nodes=2; cluster.kinds=[{nodes='1',core_numa=[1]}]; cluster.far_cores_factor=2",
+     "reliability.failures_per_1000_node_days=2; reliability.repair_h=9",
+     "collectives={algorithm='nccl',nccl_algo='tree'}",
+     "collectives={algorithm='nccl',nccl_algo='nvls'}; cluster.gpu_link_reduces=true",
+     "collectives={algorithm='nccl',nccl_algo='tree'}; work.kind=fsdp; work.shard_ranks=1; "
+     "cluster.nodes=2"],
 )  # fmt: skip
 def test_of_what_has_an_effect_nothing_is_told(setting):
     assert not list(without_effect(scenario(*setting.split("; "))))

@@ -27,6 +27,7 @@ MOST_GPUS = 1_000_000  # of a cluster: what a machine's memory holds
 MOST_PASSES = 1_000_000  # of a step's micro-batches through layers or stages: likewise
 AVERAGING = ("local_sgd", "diloco")  # strategies that average parameters every few steps
 UNSYNCHRONISED = ("asynchronous", "stale_synchronous")  # whose exchanges wait for no other rank
+SPARING = ("backup_workers", "partial_reduce")  # that leave the latest ranks out
 SPLITS = (  # fields of `work` without which it would be another job
     *("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel"),
     *("interleaved", "shard_ranks", "micro_batches"),
@@ -116,6 +117,20 @@ def _conditions(scenario: Scenario) -> Iterator[tuple[str, object, str]]:
     yield "cluster.storage_gBps", work.input_bytes, "give work.input_bytes"
     yield "work.input_bytes", scenario.cluster.storage_gBps, "give cluster.storage_gBps"
     yield "fabric.incast_goodput", scenario.neighbours, "give neighbours"
+    given, way = scenario.reliability, scenario.collectives
+    accounted = any(getattr(given, name) for name in _NEEDED["reliability"])
+    broken = given.failures_per_1000_node_days * given.node_share
+    lasts = broken or any(part.hardware for part in given.parts)
+    for name in ("repair_h", "spares"):
+        yield f"reliability.{name}", lasts or not accounted, "no failure takes a node out"
+    alone = work.operation if work.kind == "collective" else "all_reduce"
+    if work.kind == "fsdp" and work.shard_ranks in (0, scenario.ranks):
+        alone = "all_gather"
+    if way.algorithm == "nccl":
+        rings = "the step has no all-reduce, and all else NCCL sends in rings"
+        yield "collectives.nccl_algo", alone == "all_reduce", rings
+        switch = scenario.cluster.gpu_link_reduces or not way.nccl_algo.startswith("nvls")
+        yield "collectives.nccl_algo", switch, "give cluster.gpu_link_reduces"
     yield "work.expert_parallel", work.layers, "give work.layers"
     if is_pipeline:
         sent, imbalanced = work.pipeline_parallel > 1 or inside, work.expert_parallel > 1

@@ -3,7 +3,8 @@
 A settings class is a frozen dataclass whose fields are made by the functions below. The metadata of
 a field has its meaning and allowed values (`evenstep.values`), from which documentation and error
 messages are generated. A meaning that begins "of A and B: " limits its field to these choices of
-another, or to where other fields of these names are given; "A with F" to A where F is on.
+another, or to where other fields of these names are given, in a list of tables those of the same
+names; "A with F" to A where F is on.
 """
 
 from __future__ import annotations
@@ -260,9 +261,12 @@ def no_part_of(settings: Any, name: str) -> str:
                 return f"{chooser} {' or '.join(flag_of)}, not to {chosen}"
             is_on = not flag_of[chosen] or getattr(settings, flag_of[chosen])
             return "" if is_on else f"{flag_of[chosen]}, which is off"
-    others = [field for field in dataclasses.fields(settings) if field.name in words]
-    given = any(getattr(settings, other.name) != other.default for other in others)
-    return "" if given or not others else f"{' or '.join(words)}, which is not given"
+    others = [word for word in words if word in fields]
+    lists = [word for word in others if isinstance(fields[word]["kind"], TableKind)]
+    places = [settings, *(item for one in lists for item in getattr(settings, one))]
+    needed = [word for word in others if word not in lists]
+    given = any(word in plain(place) for place in places for word in needed)
+    return "" if given or not needed else f"{' or '.join(needed)}, which is not given"
 
 
 # -- unknown names ---------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from evenstep import checkpoints
 from evenstep.allreduce import RING_PASSES, bus_factor
 from evenstep.documents import Document, Meta
 from evenstep.scenario.parts import Energy, Part, Reliability
-from evenstep.scenario.scenario import AVERAGING, UNSYNCHRONISED, Scenario
+from evenstep.scenario.scenario import AVERAGING, SPARING, UNSYNCHRONISED, Scenario
 from evenstep.simulate.fabric.flows import Flow
 from evenstep.simulate.fabric.placement import Placement
 from evenstep.simulate.formulas import reliability
@@ -24,7 +24,6 @@ from evenstep.trace.columns import Array
 SCHEMA = "evenstep.simulation/1"
 MOST_LINKS = 8
 APART = (*UNSYNCHRONISED, "partial_reduce")  # a rank goes on without others
-SPARING = ("backup_workers", "partial_reduce")  # strategies that leave the latest ranks out
 NODE = "node"
 MOST_NS = 36_500.0 * reliability.DAY_NS  # a hundred years: MTBF of a job without failures
 SECOND_NS = 1e9

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from evenstep.scenario.scenario import AVERAGING, UNSYNCHRONISED, Scenario
+from evenstep.scenario.scenario import AVERAGING, SPARING, UNSYNCHRONISED, Scenario
 from evenstep.simulate.fabric.flows import CollectiveLibrary, Flow
 from evenstep.simulate.fabric.noise import Disturbance
 from evenstep.simulate.wires.interface import COLLECTIVE, COMPUTE, DROP, SLOWED, URGENT, StepPlan
@@ -328,7 +328,7 @@ class GraphDraft:
 def as_kept(flow: Flow, scenario: Scenario) -> Flow:
     """The flow under the strategy: without its latest ranks, or unsynchronised."""
     kind, spared = scenario.strategy.kind, scenario.strategy.backups
-    if kind in ("backup_workers", "partial_reduce") and flow.stages:
+    if kind in SPARING and flow.stages:
         return flow.variants.setdefault(f"{spared} spared", replace(flow, spared=spared))
     if kind in UNSYNCHRONISED and flow.stages:
         return flow.variants.setdefault("alone", replace(flow, apart=True))
