@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ JOB = "benchmarks.jobs.simulating"
 SCENARIOS = Path(__file__).parents[1] / "examples" / "scenarios"
 RING_BARS = {1024: 0.2, 4096: 0.3}  # ranks: seconds
 FLAT = ((24, 1), (64, 1), (256, 1), (1024, 1), (1024, 5))  # ranks and steps
+AGAIN = tuple((24, 10**power) for power in range(5))  # of messages that meet as often at all sizes
 SHARED_BAR, FLAT_BAR, EXACT_BAR, JUMP_BAR = 20.0, 2.0, 1e-6, 0.005
 PEER_RANKS, PEER_BAR = 256, 1e-3
 WORLDS = 1000
@@ -175,14 +176,19 @@ def _shared(_: argparse.Namespace) -> Iterator[Row]:
         "noise=[{kind='normal'}]",
     )  # fmt: skip
     yield _row("ring of 1,024 in random order at 4:1, message by message", SHARED_BAR, found)
-    found = np.array([_followed(ranks, steps) for ranks, steps in FLAT])
-    messages, rates, seconds = found.T
-    sizes = ", ".join(f"{number:,.0f}" for number in messages)
-    for what, counts in (("message", messages), ("rate that a message changes", rates)):
+    yield from _flat("such rings, leaves of 8", FLAT)
+    yield from _flat("one such ring of 24, step after step", AGAIN)
+
+
+def _flat(what: str, sizes: Sequence[tuple[int, int]]) -> Iterator[Row]:
+    """Time per message and per rate from the fewest messages to the most."""
+    messages, rates, seconds = np.array([_followed(ranks, steps) for ranks, steps in sizes]).T
+    told = ", ".join(f"{number:,.0f}" for number in messages)
+    for of, counts in (("message", messages), ("rate that a message changes", rates)):
         each = seconds / counts * 1e6
         often = ", ".join(f"{number:.1f}" for number in counts / messages)
         yield Row(
-            f"time per {what} of such rings, leaves of 8: {sizes} messages",
+            f"time per {of} of {what}: {told} messages",
             f"within {FLAT_BAR:g} ×",
             ", ".join(f"{value:.2f}" for value in each)
             + (" µs" if counts is messages else f" µs; {often} a message"),
@@ -209,13 +215,13 @@ def _followed(ranks: int, steps: int) -> tuple[float, float, float]:
     from evenstep.simulate.wires.world import CompiledWorld
 
     asked = _scattered_ring(ranks, steps, "work.forward_ms=10", "noise=[{kind='normal'}]")
-    found: dict[CompiledWorld, float] = {}  # seconds, the job's last
+    found: dict[CompiledWorld, float] = {}  # seconds, the job's first
     run = CompiledWorld.run
 
     def timed(world: CompiledWorld, most: int) -> int:
         start = time.process_time()
         wants = run(world, most)
-        found[world] = found.pop(world, 0.0) + time.process_time() - start
+        found[world] = found.get(world, 0.0) + time.process_time() - start
         return wants
 
     CompiledWorld.run = timed  # type: ignore[method-assign]
@@ -223,7 +229,7 @@ def _followed(ranks: int, steps: int) -> tuple[float, float, float]:
         simulation.simulate(asked)
     finally:
         CompiledWorld.run = run  # type: ignore[method-assign]
-    world, seconds = list(found.items())[-1]
+    world, seconds = next(iter(found.items()))
     return world.followed, world.rated, seconds
 
 
