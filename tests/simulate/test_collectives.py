@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from evenstep.simulate.fabric.collectives import ALGORITHMS, Request, lay_out
 from evenstep.simulate.simulation import set_up, simulate
+from evenstep.simulate.wires.carriage import FlowUse, carriages
 from tests.simulate.worlds import scenario
 
 SIZES = st.integers(2, 24)
@@ -43,7 +44,7 @@ def test_in_an_all_reduce_the_data_of_every_rank_reaches_every_other(ranks, algo
     """Follow who has heard of whom, round by round."""
     heard = np.eye(ranks, dtype=bool)
     for part in lay_out(algorithm, request(ranks, per_node=1)):
-        for _ in range(part.repeats):
+        for _ in range(part.repeats * part.hops):
             before = heard.copy()
             for source, target in zip(part.source, part.target, strict=True):
                 heard[target] |= before[source]
@@ -166,3 +167,72 @@ def test_a_large_broadcast_fills_its_chain(ranks):
     found = alone_ms(ranks, "work.operation=broadcast", "cluster.nic_gBps=10")
     rounds = 1e9 / 2**19 + ranks - 2
     assert found == pytest.approx(rounds * (2**19 / 1e7 + 0.002), rel=0.01)
+
+
+def end_of_pieces(nodes, pieces, each_ns, latency_ns):
+    """When the last of equal pieces has gone up a binary tree and down again: each follows the one
+    before on its link, and goes on once the link's begin has it, upwards from all children."""
+    children = {n: [c for c in (2 * n + 1, 2 * n + 2) if c < nodes] for n in range(nodes)}
+    there = {}
+
+    def over_a_link(ready):
+        free, arrivals = 0.0, []
+        for at in ready:
+            free = max(free, at) + each_ns
+            arrivals.append(free + latency_ns)
+        return arrivals
+
+    def complete(node):
+        return [
+            max(at, default=0.0) for at in zip(*(there[c] for c in children[node]), strict=True)
+        ] or [0.0] * pieces
+
+    for node in range(nodes - 1, 0, -1):
+        there[node] = over_a_link(complete(node))
+    down = {0: complete(0)}
+    for node in range(nodes):
+        for child in children[node]:
+            down[child] = over_a_link(down[node])
+    return max(at[-1] for at in down.values())
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 5, 8, 21])
+@pytest.mark.parametrize("pieces", [1, 40])
+def test_a_tree_takes_as_long_as_its_pieces_one_after_the_other(nodes, pieces):
+    """The busiest card has what its node sends as an inner node of one tree and a leaf of the
+    other."""
+    piece_bytes = 32 * 1024
+    sends = np.array(
+        [sum(c < nodes for c in (2 * n + 1, 2 * n + 2)) + (n > 0) for n in range(nodes)]
+    )
+    each_ns = (sends + sends[::-1]).max() * piece_bytes / 12.5
+    asked = scenario(
+        f"cluster.nodes={nodes}", "work.kind=collective", "collectives.algorithm=tree",
+        f"work.gradient_bytes={2 * pieces * piece_bytes}", "run.steps=1",
+    )  # fmt: skip
+    (found,) = simulate(asked).collectives
+    assert found.alone_ns == pytest.approx(end_of_pieces(nodes, pieces, each_ns, 2000.0), rel=1e-9)
+
+
+@pytest.mark.parametrize("size", ["64kB", "1MB", "16MB", "128MB", "1GB"])
+def test_trees_over_all_cards_take_about_as_long_as_those_of_nccl(size):
+    """On 16 nodes of 8 A100; NCCL's protocols, and what its kernels reach, are not in the tree."""
+    sets = ("preset=dgx-a100", "cluster.nodes=16", "work.kind=collective", "run.steps=1",
+            f"work.gradient_bytes={size}")  # fmt: skip
+    own, nccl = (
+        simulate(scenario(*sets, *more)).collectives[0].alone_ns
+        for more in (["collectives.algorithm=tree"], ["collectives.nccl_algo=tree"])
+    )
+    assert 0.7 < own / nccl < 1.5
+
+
+def test_trees_of_ranks_that_nobody_disturbs_are_not_followed_message_by_message():
+    asked = scenario(
+        "cluster.nodes=32", "cluster.gpus_per_node=8", "cluster.nics_per_node=8",
+        "collectives.algorithm=tree", "work.gradient_bytes=50MB", "work.forward_ms=1",
+        noise=[{"kind": "normal"}],
+    )  # fmt: skip
+    setup = set_up(asked)
+    (flow,) = setup.flows
+    made = carriages((FlowUse(flow, 0, 1, 0),), len(flow.capacity), 256)
+    assert made[flow].closed

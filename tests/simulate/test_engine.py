@@ -174,9 +174,10 @@ def uses(draw):
 def messages(use):
     """(sender, round, duration without latency, link) of every message on every of its links."""
     for number, stage in enumerate(use.flow.stages):
-        lane = np.broadcast_to(stage.round.ends[0], stage.round.source.shape)
         for message, link in zip(stage.routes.message, stage.routes.link, strict=True):
-            sender = int(lane[message]), use.stream, use.first + int(stage.round.source[message])
+            sender = use.stream, use.first + int(stage.round.source[message])
+            if use.flow.joined:  # one group, whose messages all begin at once
+                sender, number = (use.stream, use.first, "together"), object()
             yield sender, number, stage.hop_ns[message] - stage.latency_ns[message], int(link)
 
 

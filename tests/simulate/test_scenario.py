@@ -154,7 +154,7 @@ def test_what_cannot_be_is_refused_by_name(setting, message):
         ),
         ("cluster.numa_gBps=9", "to cluster.gpu_numa or nic_numa, which is not given"),
         ("cluster.far_cores_factor=2", "to cluster.core_numa, which is not given"),
-        ("collectives.algorithm=tree; collectives.channels=2", "auto or nccl or ring, not to tree"),
+        ("collectives.algorithm=direct; collectives.channels=2", "nccl or ring or tree, not to"),
         ("work.input_bytes=9", "input_bytes without effect: give cluster.storage_gBps"),
         ("work.layers=9", "work.layers has no effect: it belongs to work.kind pipeline, not"),
         ("work.kind=pipeline; work.layers=9", "layers without effect: give work.tensor"),

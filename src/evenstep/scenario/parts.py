@@ -126,7 +126,7 @@ class Collectives:
         ("", "ring", "tree", "nvls", "nvls_tree"),
     )  # fmt: skip
     channels: int = count(
-        0, "of auto, nccl and ring: rings side by side; 0: one for each card of a node"
+        0, "of auto, nccl, ring and tree: side by side; 0: one for each card of a node"
     )
     order: str = choice("rank", "of a ring: by rank, or by place", ("rank", "topology"))
     launch_us: float = number(0.0, "to start one, before its first byte")

@@ -6,7 +6,7 @@ A function of `ALGORITHMS` lays out one collective of several equal groups at on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,10 +14,10 @@ import numpy as np
 
 from evenstep.trace.columns import Array
 
-CHUNK_BYTES = 128 * 1024  # of a tree or chain at least, as NCCL: pieces that follow each other
+CHUNK_BYTES = 128 * 1024  # of a chain at least, as NCCL: pieces that follow each other
+TREE_CHUNK_BYTES = 32 * 1024  # of a tree's channel, as its LL128 cuts them where these are few
 CHAIN_CHUNK_BYTES = 512 * 1024  # of a chain's channel at most, as NCCL: an eighth of its buffer
 CHAIN_CHUNKS = 128  # of a chain, where they are smaller
-TREE_CHUNKS = 16  # the cost of a tree is in proportion to these
 
 
 class Round(NamedTuple):
@@ -27,8 +27,9 @@ class Round(NamedTuple):
     takes the card of the GPU that receives it on both. A `posted` message leaves when its target,
     too, is in the round: large messages wait for their receive buffer.
 
-    A rank takes part once in each `lane`; the lanes of a collective progress independently, as
-    channels do. A message may end in another lane, `to_lane`.
+    A message may be one of `hops` that pass its data on in `pieces`: the last receives it later by
+    the latency, and by the time of a piece, of each of the others. The slowest of a group's, of
+    which there are `groups` in equal parts, holds up the others.
     """
 
     source: Array
@@ -38,17 +39,11 @@ class Round(NamedTuple):
     rails: bool = False
     ring: tuple[int, int] | None = None  # rows × length, where it is rings in that layout
     posted: bool = False
-    lane: Array | int = 0
-    to_lane: Array | int | None = None  # None: the same
+    hops: int = 1
+    pieces: float = 1.0
+    groups: int = 1
     latency_ns: float | None = None  # of each message; None: that of its route
     joined: bool = False  # no rank sends before the last of its group has entered
-
-    @property
-    def ends(self) -> tuple[Array, Array]:
-        """Lanes of sources and targets."""
-        lane = np.broadcast_to(self.lane, self.source.shape)
-        other = self.lane if self.to_lane is None else self.to_lane
-        return lane, np.broadcast_to(other, self.source.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,63 +163,33 @@ def _messages(source: Array, target: Array, message_bytes: float, repeats: int =
 
 
 def tree(request: Request) -> Pattern:
-    """Two binary trees over nodes, chains within nodes, each tree for half of the data, in pieces.
+    """Two binary trees over nodes for each card of one, chains within nodes, each tree for an equal
+    part of the data, in pieces that go up and down at the same time, one after the other.
 
     A node is an inner node of one tree and a leaf of the other (Sanders et al. 2009), as in NCCL.
     """
     if request.operation != "all_reduce":
         return ring(request)
-    pieces = _pieces(request.bytes / 2, TREE_CHUNKS)
-    edges = [_tree_edges(request, mirrored) for mirrored in (False, True)]
-    deepest = max(int(depth.max(initial=0)) for _, _, depth in edges)
-    return tuple(_tree_rounds(request, edges, pieces, deepest))
-
-
-def _tree_rounds(
-    request: Request, edges: list[tuple[Array, Array, Array]], pieces: int, deepest: int
-) -> Iterator[Round]:
-    """Piece q leaves depth l upwards in round q + deepest - l, downwards in q + deepest + l.
-
-    Each tree has a lane up and a lane down; its root passes a piece from one to the other. Rounds
-    in which everything moves are alike.
-    """
-    alike = max(pieces - 2 * deepest, 1)
-    last = range(2 * deepest + alike, pieces + 2 * deepest)
-    for number in (*range(2 * deepest + 1), *last):
-        parts = []
-        for tree, (child, parent, depth) in enumerate(edges):
-            up, down = number - deepest + depth, number - deepest - depth
-            rising, falling = (up >= 0) & (up < pieces), (down >= 0) & (down < pieces)
-            root = np.setdiff1d(parent, child)[: int(0 <= number - deepest < pieces)]
-            parts += [
-                (child[rising], parent[rising], 2 * tree, 2 * tree, 1),
-                (parent[falling], child[falling], 2 * tree + 1, 2 * tree + 1, 1),
-                (root, root, 2 * tree, 2 * tree + 1, 0),
-            ]
-        source, target = (np.concatenate([part[end] for part in parts]) for end in (0, 1))
-        lane, to_lane, carries = (
-            np.tile(
-                np.repeat([part[k] for part in parts], [len(part[0]) for part in parts]),
-                len(request.members),
-            )
-            for k in (2, 3, 4)
-        )
-        if len(source):
-            yield Round(
-                request.members[:, source].reshape(-1), request.members[:, target].reshape(-1),
-                carries * (request.bytes / 2 / pieces), alike if number == 2 * deepest else 1,
-                lane=lane, to_lane=to_lane,
-            )  # fmt: skip
-
-
-def _tree_edges(request: Request, mirrored: bool) -> tuple[Array, Array, Array]:
-    """(child, parent, depth of the child) as positions in a group."""
     each = per_node(request)
+    count = 2 * min(request.channels, each)
+    edges = [_tree_edges(request, each, k * each // count, bool(k % 2)) for k in range(count)]
+    child, parent, depth = (np.concatenate(part) for part in zip(*edges, strict=True))
+    source, target = np.concatenate([child, parent]), np.concatenate([parent, child])
+    part = request.bytes / count
+    item = _messages(request.members[:, source], request.members[:, target], part)
+    hops, pieces = 2 * int(depth.max(initial=0)), max(part / TREE_CHUNK_BYTES, 1.0)
+    groups = len(request.members)
+    return (item._replace(hops=hops, pieces=pieces, groups=groups, joined=True),)
+
+
+def _tree_edges(
+    request: Request, each: int, offset: int, mirrored: bool
+) -> tuple[Array, Array, Array]:
+    """(child, parent, depth of the child) as positions in a group."""
     nodes = request.size // each
     heap = np.arange(nodes)
     place = nodes - 1 - heap if mirrored else heap  # of the heap's entries among the nodes
     height = np.floor(np.log2(heap + 1)).astype(np.int64)
-    offset = each // 2 if mirrored else 0
     heads = place * each + offset
     child, parent, depth = [heads[1:]], [heads[(heap[1:] - 1) // 2]], [height[1:]]
     for hop in range(1, each):

@@ -178,4 +178,9 @@ def stage(network: Network, gpu: Array, item: Round) -> FlowRound:
     if item.latency_ns is not None:
         latency = np.full(len(latency), item.latency_ns)
     time = np.divide(load, network.capacity, out=np.zeros(len(load)), where=load > 0)
-    return FlowRound(item, routes, latency, latency + routes.reduced(np.maximum, time), load)
+    moving = routes.reduced(np.maximum, time)
+    if item.hops > 1:
+        slowest = moving.reshape(item.groups, -1).max(axis=1)
+        moving = np.repeat(slowest, len(moving) // item.groups)
+        latency = item.hops * latency + (item.hops - 1) / item.pieces * moving
+    return FlowRound(item, routes, latency, latency + moving, load)

@@ -1,8 +1,8 @@
 """Flows converted for the engine, and the flows whose links carry no other traffic.
 
-A link is shared unless one sender, a rank in a lane of one stream of its job, sends all of its
-messages, all of the same duration: then only one is under way at a time. A collective without
-shared links is `closed`: its ends follow from its entries.
+A link is shared unless one sender, a rank in one stream of its job, sends all of its messages, all
+of the same duration, or one group that begins together: then only those of one round are under way
+at a time. A collective without shared links is `closed`: its ends follow from its entries.
 """
 
 from __future__ import annotations
@@ -56,12 +56,16 @@ def _shared_links(uses: Sequence[FlowUse], links: int) -> Array:
     bound = [use for use in uses if not use.flow.apart]
     laid = {(id(stage), use.stream): (use, stage) for use in bound for stage in use.flow.stages}
     for use, stage in laid.values():
-        lane, _ = stage.round.ends
-        sender = ((lane * STREAMS + use.stream) << 32) + use.first + stage.round.source
         message, link = stage.routes.message, stage.routes.link
-        moving = stage.hop_ns - stage.latency_ns
+        sender = (use.stream << 32) + use.first + stage.round.source
+        if use.flow.joined:
+            together = np.zeros(1 + int(use.flow.members.max()), np.int64)
+            together[use.flow.members] = use.flow.members[:, :1]
+            sender = ((STREAMS + use.stream) << 32) + use.first + together[stage.round.source]
+        else:
+            moving = stage.hop_ns - stage.latency_ns
+            shared |= _differ(moving[message], link, links, SAME)
         shared |= _differ(sender[message], link, links, 0.0)
-        shared |= _differ(moving[message], link, links, SAME)
         shared[link] |= (owner[link] >= 0) & (owner[link] != sender[message])
         owner[link] = sender[message]
     return shared
@@ -102,16 +106,11 @@ def _binds(stages: Sequence[FlowRound]) -> bool:
 def _carriage(flow: Flow, shared: Array, *, first: int, ranks: int, is_closed: bool) -> Carriage:
     """Convert a flow of a job whose rank 0 is number `first` of the world's `ranks`."""
     laid = {id(stage): stage for stage in flow.stages}
-    lanes = 1 + max((int(np.max(np.stack(s.round.ends), initial=0)) for s in laid.values()),
-                    default=0)  # fmt: skip
     members = flow.members.reshape(-1)
-    keys = [members * lanes]
-    for stage in laid.values():
-        lane, other = stage.round.ends
-        keys += [stage.round.source * lanes + lane, stage.round.target * lanes + other]
-    inside = np.unique(np.concatenate(keys))
+    ends = [end for s in laid.values() for end in (s.round.source, s.round.target)]
+    inside = np.unique(np.concatenate([members, *ends]))
     inside = inside[inside >= 0]
-    made = {number: _messages(stage, inside, lanes, shared) for number, stage in laid.items()}
+    made = {number: _messages(stage, inside, shared) for number, stage in laid.items()}
     group = np.full(ranks, -1)
     group[first + flow.members] = np.arange(len(flow.members))[:, None]
     if flow.apart:
@@ -120,18 +119,17 @@ def _carriage(flow: Flow, shared: Array, *, first: int, ranks: int, is_closed: b
                         launch_ns=alone_ns(flow))  # fmt: skip
     stages = (made[id(stage)]._replace(repeats=stage.round.repeats) for stage in flow.stages)
     return Carriage(
-        first + inside // lanes, group, tuple(stages),
+        first + inside, group, tuple(stages),
         closed=is_closed or not flow.stages, joined=flow.joined,
         spared=flow.spared, launch_ns=flow.launch_ns, steady=flow.steady,
     )  # fmt: skip
 
 
-def _messages(stage: FlowRound, inside: Array, lanes: int, shared: Array) -> MessageVolley:
-    lane, other = stage.round.ends
+def _messages(stage: FlowRound, inside: Array, shared: Array) -> MessageVolley:
     item, rows, link = stage.round, stage.round.ring, stage.routes.link
-    target = np.searchsorted(inside, item.target * lanes + other)
+    target = np.searchsorted(inside, item.target)
     return MessageVolley(
-        np.searchsorted(inside, item.source * lanes + lane),
+        np.searchsorted(inside, item.source),
         np.where(item.target >= 0, target, -1),
         np.broadcast_to(item.bytes, item.source.shape),
         stage.latency_ns,
