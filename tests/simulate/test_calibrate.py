@@ -123,6 +123,17 @@ def test_chunks_of_interleaved_stages_are_found(stages, chunks):
     assert again.mean_ns == pytest.approx(result.step_time.mean_ns, rel=0.02)
 
 
+def test_stages_without_phases_on_record_compute_one_after_the_other():
+    asked = scenario(
+        *BASE, "work.kind=pipeline", "work.pipeline_parallel=4", "work.message_bytes=8MB",
+        "job.ranks=4", "work.optimizer_ms=0", "work.input_ms=0", "run.steps=8",
+    )  # fmt: skip
+    result, trace = simulate_trace(asked)
+    bare = replace(trace, events=trace.events.select(trace.events.kind != Kind.PHASE))
+    again = simulate(calibrate(observe(bare)).scenario).step_time
+    assert again.mean_ns == pytest.approx(result.step_time.mean_ns, rel=0.02)
+
+
 def test_a_ring_of_messages_is_no_pipeline_of_as_many_chunks():
     """All send to the next rank, the last to the first: what interleaved stages do, too."""
     trace = ring(6, steps=8).run().trace()

@@ -179,13 +179,13 @@ def step_times(step_ns: Array) -> SteadyTimes:
 
 def _phases(seen: Observed) -> dict[str, Array]:
     """Leaf times scaled to add up to the work; leaf times that include blocked time are scaled down
-    together. Work outside phases counts as optimizer, or, beside transfers that overlap with a
-    backward that was not recorded, as forward and as backward, which multiplies twice as often."""
+    together. Work outside phases counts as optimizer, or, of stages or transfers that overlap with
+    a backward that was not recorded, as forward and as backward, of twice as many products."""
     claimed = sum(seen.phase_ns[name] for name in PHASES)
     scale = np.minimum(seen.work_ns / np.maximum(claimed, 1.0), 1.0)
     phases = {name: seen.phase_ns[name] * scale for name in PHASES}
     rest = np.maximum(seen.work_ns - claimed, 0.0)
-    if seen.overlapped and not seen.phase_ns["backward"].any():
+    if (seen.overlapped or seen.pipeline) and not seen.phase_ns["backward"].any():
         return phases | {"forward": phases["forward"] + rest / 3, "backward": rest * 2 / 3}
     phases["optimizer"] = phases["optimizer"] + rest
     return phases

@@ -73,17 +73,12 @@ def ring(request: Request) -> Pattern:
     n = request.size
     rounds = {"all_reduce": 2 * (n - 1), "reduce_scatter": n - 1, "all_gather": n - 1}
     if request.operation == "broadcast":
-        most = request.bytes / request.channels / CHAIN_CHUNK_BYTES
-        pieces = _pieces(request.bytes, max(CHAIN_CHUNKS, int(most)))
+        most = max(CHAIN_CHUNKS, int(request.bytes / request.channels / CHAIN_CHUNK_BYTES))
+        pieces = int(np.clip(request.bytes / CHUNK_BYTES, 1, most))
         return (_ring(request, request.bytes / pieces, pieces + n - 2),)
     if request.operation == "all_to_all":
         return direct(request)
     return (_ring(request, request.bytes / n, rounds[request.operation]),)
-
-
-def _pieces(size_bytes: float, most: int) -> int:
-    """How many pieces of a message follow each other."""
-    return int(np.clip(size_bytes / CHUNK_BYTES, 1, most))
 
 
 def _ring(request: Request, message_bytes: float, repeats: int) -> Round:
