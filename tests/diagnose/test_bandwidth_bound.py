@@ -134,27 +134,6 @@ def test_adapters_are_taken_to_be_shared_by_the_groups_of_their_node(pci):
     assert "2.5 GB/s of bus bandwidth of 6.25 GB/s expected" in finding.cause
 
 
-def test_of_groups_that_share_adapters_only_those_on_a_slow_one_are_below_their_bandwidth():
-    """Of 50 GB/s a node each of its four groups has 12.5; one moves half of that."""
-    nic = {"name": "eth0", "pci": "0000:04:00.0", "speed_gbps": 400.0}
-    ring = World(ranks=16, style="grid", tensor_parallel=4, ranks_per_node=4, noise=0.005)
-    ring = replace(ring, bucket_bytes=(50 * MB,), buckets=2)
-
-    def world(slow):
-        def took(move):
-            between = move.members[1] - move.members[0] == 4
-            return (1 + (between and slow and 2 in move.members)) * (6.3 if between else 0.5) * MS
-
-        return replace(ring, fabric=took)
-
-    finding = bound(world(True), facts={"locality": {"nics": [nic]}})
-    assert (list(finding.where.groups), finding.title) == (["dp2"], "Links below their bandwidth")
-    assert "of bus bandwidth of 12.5 GB/s expected" in finding.cause
-    assert ", in dp2: " in finding.cause
-    cost = world(True).lost_against(world(False))
-    assert finding.severity == pytest.approx(cost, rel=0.1)
-
-
 def test_members_that_are_not_traced_share_no_adapters():
     """Each of four groups has two nodes of its own, and one rank of which there is no trace."""
     world = World(ranks=32, style="grid", tensor_parallel=8, ranks_per_node=4, noise=0.01)
@@ -219,31 +198,6 @@ def test_without_all_ranks_transfer_is_not_told_from_waiting():
     trace = WORLD.trace()
     trace.world = 5
     assert "bandwidth_bound" not in [f.mode for f in diagnose(trace).findings]
-
-
-@pytest.mark.parametrize(("groups", "name"), [(4, "dp2"), (2, "dp1")])
-def test_a_group_slower_than_others_alike_is_named_at_what_its_links_cost(groups, name):
-    def grid(slow):
-        world = World(
-            ranks=4 * groups, style="grid", tensor_parallel=groups, ranks_per_node=1, noise=0.005
-        )
-        return replace(world, fabric=lambda move: (8 if move.members == slow else 2) * MS)
-
-    slow = grid(tuple(range(int(name[-1]), 4 * groups, groups)))
-    finding = diagnose(slow.trace()).findings[0]
-    assert (finding.mode, list(finding.where.groups)) == ("bandwidth_bound", [name])
-    assert finding.severity == pytest.approx(slow.lost_against(grid(None)), rel=0.1)
-    assert "other groups that lie alike" in finding.cause
-
-
-def test_nodes_are_named_that_only_a_group_slower_than_others_alike_is_on():
-    # each of four groups of 8 has two nodes of its own
-    world = World(ranks=32, style="grid", tensor_parallel=8, ranks_per_node=4, noise=0.005)
-    slow = tuple(range(8, 16))
-    trace = replace(world, fabric=lambda move: (8 if move.members == slow else 2) * MS).trace()
-    finding = diagnose(trace).findings[0]
-    assert (finding.mode, list(finding.where.groups)) == ("bandwidth_bound", ["tp1"])
-    assert set(finding.where.nodes) == {trace.ranks[rank].node for rank in slow}
 
 
 def test_a_group_of_a_name_that_others_have_is_told_by_its_ranks():

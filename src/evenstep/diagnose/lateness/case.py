@@ -28,6 +28,7 @@ from evenstep.diagnose.measure.attempts import (
 from evenstep.diagnose.measure.effects import running_share
 from evenstep.diagnose.measure.grid import StepGrid, during, in_phase, step_grid
 from evenstep.diagnose.measure.hosts import Contention, contention
+from evenstep.diagnose.measure.links import Traffic, flows_of_groups
 from evenstep.diagnose.measure.stuck import Stuck, stuck
 from evenstep.diagnose.measure.transfers import Shape, Transfers, shapes, transfers
 from evenstep.statistics.interval import Share, share_of
@@ -172,6 +173,19 @@ class Case:
     def shapes(self) -> list[Shape]:
         """Collectives by operation and by how their groups lie on the nodes."""
         return shapes(self.trace, self.transfers)
+
+    @cached_property
+    def flows(self) -> list[Traffic]:
+        """Collectives by group, with what each loses beside those alike."""
+        return flows_of_groups(self.trace, self.transfers, self.shapes)
+
+    def beyond_alike(self, flows: Iterable[Traffic]) -> Array:
+        """By how much each transfer would be shorter if these were as quick as those alike, ns."""
+        usual = np.full(len(self.costs.graph.operations), np.inf)
+        for one in flows:
+            usual[np.asarray(one.operations, int)] = one.usual_ns
+        moved = self.transfers.rows
+        return np.asarray(np.maximum(moved.transfer_ns - usual[moved.operation], 0.0))
 
     def groups_named(self, groups: Iterable[int]) -> list[str]:
         """Names of these groups, with their ranks where other groups have the same name; empty

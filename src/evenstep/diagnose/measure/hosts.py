@@ -56,11 +56,6 @@ def group_by_place(ranks: Sequence[int], places: Sequence[str]) -> list[int]:
     return [rank for rank, _ in pairs]
 
 
-def links(places: Sequence[str]) -> list[tuple[str, str]]:
-    """Pairs of places that a ring in this order connects, each once, in order of their names."""
-    return list(dict.fromkeys([(min(pair), max(pair)) for pair in hops(places) if all(pair)]))
-
-
 # -- layout within a node --------------------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@ ends when the first waiting member leaves, since every exit seen is an upper bou
 those of nccl-tests (doc/PERFORMANCE.md): size over time, times the operation's bus factor.
 
 A reference comes from nccl-tests or a probe on these nodes, from the speed of the network adapters,
-from groups on the nodes alike, or from the run's own best, in this order.
+or from the run's own best, in this order.
 """
 
 from __future__ import annotations
@@ -390,9 +390,6 @@ def reference(trace: Trace, shape: Shape, others: list[Shape]) -> Reference | No
         return Reference(best, f"{by} on these nodes", True)
     if (adapters := adapter_gBps(trace, shape)) is not None:
         return Reference(adapters / shape.passes, "the speed of the network adapters", True)
-    same = [other.busbw_gBps for other in others if other.lies == shape.lies]
-    if max(same, default=0.0) > shape.busbw_gBps:
-        return Reference(max(same), "other groups that lie alike", True)
     rings = [one for one in others if one is not shape and one.op in RINGS]
     alike = [
         one.busbw_gBps / shape.passes

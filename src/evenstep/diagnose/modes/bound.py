@@ -326,6 +326,7 @@ def _of_bandwidth(
     shape, known, rows = first.shape, first.known, case.transfers.rows.select(first.shape.rows)
     moved = float(rows.size_bytes.sum()) / len(np.unique(rows.step)) / len(shape.groups)
     kind, groups = "tokens" if shape.op == Op.ALL_TO_ALL else "gradients", _groups(case, heavy)
+    untold = shape.nodes > 1 and not (known and known.firm)
     of = ", no less than the" if known and known.gBps < shape.busbw_gBps else " of"
 
     def ring(times: int) -> float:  # of the bytes over a link, with that many times the members
@@ -338,10 +339,11 @@ def _of_bandwidth(
             "busbw": shape.busbw_gBps, "reference": known and known.gBps, "bytes": moved,
             "expected": f"{of} {known.gBps:.3g} GB/s expected ({known.source})" if known else "",
             "among": f", in {groups[0]}" if len(groups) == 1 else "",
+            "untold": say("bandwidth_bound.untold") if untold else "",
             "round": levels.ROUND_STEPS, "how": say(f"bandwidth_bound.{kind}_hide"),
             "what": say(f"bandwidth_bound.{kind}_narrow"),
         },
-        where=Where(nodes=_nodes(case, heavy), groups=groups),
+        where=Where(groups=groups),
         projected=partial(by_growth, growth=lambda _, times: ring(times) / ring(1)), options=gains,
     )  # fmt: skip
 
@@ -352,17 +354,3 @@ def _groups(case: Case, heavy: list[HeavyTransfers]) -> list[str]:
     whole = sum(float(part.bytes_ns.sum()) for part in heavy)
     named = [part for part in heavy if float(part.bytes_ns.sum()) >= levels.MINOR * whole]
     return case.groups_named(group for part in named for group in part.shape.groups)
-
-
-def _nodes(case: Case, heavy: list[HeavyTransfers]) -> list[str]:
-    """Nodes of groups that are slower than others alike, where these are on other nodes."""
-    short = [part.shape for part in heavy if part.missing_ns.any()]
-    slow = {group for shape in short for group in shape.groups}
-    alike = [shape for shape in case.shapes if shape.lies in {one.lies for one in short}]
-    others = {group for shape in alike for group in shape.groups} - slow
-    ranks, table = case.trace.ranks, case.trace.groups
-    on = [
-        {ranks[rank].node for group in groups for rank in table[group].ranks if rank in ranks}
-        for groups in (slow, others)
-    ]
-    return sorted(filter(None, on[0] - on[1])) if others else []

@@ -25,18 +25,29 @@ from evenstep.diagnose.graph.peers import message_ends
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.levels import SEVERAL
-from evenstep.diagnose.measure.hosts import congestion, links
+from evenstep.diagnose.measure.hosts import congestion
+from evenstep.diagnose.measure.links import (
+    INSIDE,
+    PATH,
+    SlowLink,
+    Traffic,
+    crossed,
+    crossed_by_group,
+    slow_links,
+    where_of,
+)
 from evenstep.diagnose.measure.transfers import (
+    LONGEST_HOP_NS,
     Shape,
     TransferLine,
     Transfers,
     message_kinds,
-    places_of,
     quiet_level,
     reference,
 )
 from evenstep.diagnose.modes.bound import of_slow_shapes
 from evenstep.diagnose.modes.intervention import Gain, finding_of, gain_of, when
+from evenstep.diagnose.sentences import say
 from evenstep.statistics.spectrum import Peak, uneven
 from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Op
@@ -113,23 +124,21 @@ def _period(measured: Transfers, slow: _SlowTransfers) -> Peak | None:
 
 
 def _where(case: Case, slow: _SlowTransfers) -> Where:
-    """The groups with at least half the relative excess of the worst, the costliest first, and the
-    links that only they use; none where all groups are slow."""
-    rows = case.transfers.rows
+    """The groups with at least half the relative excess of the worst, the costliest first, and what
+    only they cross; where all groups are slow, the path of two nodes."""
+    rows, trace = case.transfers.rows, case.trace
     moving = np.bincount(rows.group[slow.judged], rows.transfer_ns[slow.judged])
     excess = np.bincount(rows.group, slow.excess_ns)[: len(moving)]
     share = excess / np.maximum(moving, 1)
-    hit = np.flatnonzero((moving > 0) & (share >= levels.MOST * share.max()))
-    hit = hit[np.argsort(-excess[hit], kind="stable")].tolist()
-    calm = [group for group in np.flatnonzero(moving > 0).tolist() if group not in hit]
-    names = [case.trace.groups[group].name for group in hit] if calm else []
-    nodes = {node for group in hit for node in places_of(case.trace, group)}
-    links = sorted(_links(case, hit) - _links(case, calm)) if calm or len(nodes) == 2 else []
-    return Where(groups=list(dict.fromkeys(names)), links=[f"{a}-{b}" for a, b in links])
-
-
-def _links(case: Case, groups: list[int]) -> set[tuple[str, str]]:
-    return {link for group in groups for link in links(places_of(case.trace, group))}
+    hit = (moving > 0) & (share >= levels.MOST * share.max())
+    lost = np.where(hit, excess, 0.0)
+    judged = np.unique(np.stack([rows.group, rows.op])[:, slow.judged], axis=1).T.tolist()
+    flows = [Traffic(crossed_by_group(trace, *one), "", float(lost[one[0]])) for one in judged]
+    if hit[moving > 0].all():
+        paths = {ends for one in flows for kind, ends, _ in one.crosses if kind == PATH}
+        return Where(links=["-".join(map(str, ends)) for ends in paths] if len(paths) == 1 else [])
+    names = [trace.groups[group].name for group in np.argsort(-lost, kind="stable")[: hit.sum()]]
+    return where_of(slow_links(flows), list(dict.fromkeys(names)))
 
 
 def _of_episodes(case: Case, slow: _SlowTransfers, gain: Gain) -> list[Finding]:
@@ -138,6 +147,7 @@ def _of_episodes(case: Case, slow: _SlowTransfers, gain: Gain) -> list[Finding]:
     factor = float(np.median(rows.transfer_ns[slow.mask] / quiet[slow.mask]))
     late = case.steps_of(slow.mask)
     recurs, where = when(late[:, None], case.grid.steps), _where(case, slow)
+    at = [*where.nodes, *(f"the link {one}" for one in where.links)]
     # other traffic goes on, also where calm transfers of other groups come in between
     orders = np.argsort(rows.begin_ns, kind="stable"), np.lexsort([rows.begin_ns, rows.group])
     going_on = max(np.sum(hit[1:] & hit[:-1]) for hit in (slow.mask[order] for order in orders))
@@ -146,7 +156,7 @@ def _of_episodes(case: Case, slow: _SlowTransfers, gain: Gain) -> list[Finding]:
         case, f"fabric_contention{'.stalls' * alone}", gain,
         numbers={
             "factor": factor, "steps": float(late.mean()),
-            "at": f" on the link {where.links[0]}" if len(where.links) == 1 else "",
+            "at": f" on {at[0]}" if len(at) == 1 else "",
             "again": f", every {words.duration(period.period * 1e9)}" if period else "",
             "neighbour": "another job with steps of its own" if period else "other traffic",
             **({"period": period.period} if period else {}),
@@ -162,14 +172,36 @@ def _of_episodes(case: Case, slow: _SlowTransfers, gain: Gain) -> list[Finding]:
 
 
 def _slow_links(case: Case) -> list[Finding]:
-    """Links whose quickest messages, for the run or parts of it, take longer than nearly all on the
-    calm links of their kind, then and in all; where they are all links of one rank, that rank."""
-    if case.stuck:
+    """Links that slow down the messages or collectives that cross them, beside others alike."""
+    known = case.transfers_known and case.share(case.claims.slow_ns).value < levels.NAMED
+    messages, groups = _messages(case), case.flows if known else []
+    slow = [one for one in [*messages, *groups] if one.lost_ns]
+    if not slow:
         return []
-    graph = case.costs.graph
+    sent = [np.concatenate(part) for part in zip(*(one[4:6] for one in messages), strict=True)]
+    changes = [Change.of_transfers(*sent)] if sent else []
+    changes += [case.transferred(case.beyond_alike(groups))] if groups else []
+    gain, found = gain_of(case, case.costs.combined(changes)), slow_links([*messages, *groups])
+    case.claims.slow_ns += gain.saved_ns
+    where = where_of(found, case.groups_named(one.group for one in slow if one.group >= 0))
+    return _of_slow_links(case, found[0] if found else SlowLink([], slow), where, gain)
+
+
+def _messages(case: Case) -> list[Traffic]:
+    """Messages by channel; slow are those whose quickest, for the run or parts of it, take longer
+    than nearly all on the calm channels of their kind, then and in all: those of one way, where
+    they are enough, as more may share the links one way than the other."""
+    graph, found = case.costs.graph, []
     table, usual = graph.operations, graph.took_ns.astype(float)
-    kinds = [one for one in message_kinds(case.trace, graph).values() if len(one) >= SEVERAL]
-    for kind in kinds:  # enough to tell an exception
+    ends = graph.ranks[message_ends(graph)[:, :-1]]
+    kinds: dict[tuple[int | bool | None, ...], list[Array]] = {}
+    for alike, kind in ({} if case.stuck else message_kinds(case.trace, graph)).items():
+        ahead = [bool(ends[0][one[0]] < ends[1][one[0]]) for one in kind]
+        apart = SEVERAL <= sum(ahead) <= len(ahead) - SEVERAL
+        for way in (True, False) if apart else (None,):
+            same = [one for one, to in zip(kind, ahead, strict=True) if way in (None, to)]
+            kinds.update({(*alike, way): same} if len(same) >= SEVERAL else {})
+    for kind in kinds.values():  # enough to tell an exception
         enough = min(levels.LISTED, min(map(len, kind)) // levels.FEWEST)
         parts = list(zip(*(np.array_split(one, max(enough, 1)) for one in kind), strict=True))
         floors_ns = [[np.quantile(usual[one], levels.LOW) for one in each] for each in parts]
@@ -178,50 +210,47 @@ def _slow_links(case: Case) -> list[Finding]:
             quick, most = np.maximum(_calm(table.took_ns, channels, floors), ever)
             for at in np.flatnonzero(floors > most):
                 usual[channels[at]] = np.minimum(quick, table.took_ns[channels[at]])
-    slow = np.flatnonzero(usual < table.took_ns)
-    if not len(slow):
-        return []
-    judged = np.concatenate([channel for channels in kinds for channel in channels])
-    ends = np.sort(graph.ranks[message_ends(graph)[:, :-1]], axis=0)
-    return _slow_link(case, slow, usual, ends, np.unique(ends[:, judged], axis=1))
+    lost = table.took_ns - usual
+    most = max((lost[one].sum() for kind in kinds.values() for one in kind), default=0.0)
+    for key, channel in [(key, one) for key, kind in kinds.items() for one in kind] * int(most > 0):
+        mine = channel[lost[channel] > 0]
+        beyond_ns, floor = float(lost[mine].sum()), np.quantile(table.took_ns[channel], levels.LOW)
+        told = beyond_ns > levels.MINOR * most if len(mine) else floor > LONGEST_HOP_NS
+        pair = (int(ends[0][channel[0]]), int(ends[1][channel[0]]))
+        name, crosses = f"messages between {words.ranks(sorted(pair))}", [pair] * int(told)
+        found.append(Traffic(crossed(case.trace, crosses), key, beyond_ns, name, mine, usual[mine]))
+    return found
 
 
 def _calm(took_ns: Array, channels: Sequence[Array], floors_ns: Array) -> tuple[float, float]:
     """What the quickest and nearly all messages of the calm channels take, ns. These need not be
     the majority: a link may be slower than its kind, but never faster."""
-    quick = np.quantile(floors_ns, levels.UNDISTURBED)
+    quick = np.quantile(floors_ns, levels.UNDISTURBED, method="lower")
     calm = [one for one, floor in zip(channels, floors_ns, strict=True) if floor <= quick]
     return float(quick), float(np.quantile(took_ns[np.concatenate(calm)], 1 - levels.LOW))
 
 
-def _slow_link(case: Case, slow: Array, usual: Array, ends: Array, judged: Array) -> list[Finding]:
-    """The finding of the link that costs most; or of a rank, if its links are those that cost
-    most."""
-    table, usual = case.costs.graph.operations, usual[slow]
-    pairs, place = np.unique(ends[:, slow], axis=1, return_inverse=True)
-    excess = np.bincount(place.reshape(-1), table.took_ns[slow] - usual)
-    ordered = pairs[:, np.argsort(-excess, kind="stable")].T
-    many = np.count_nonzero(excess > levels.MINOR * excess.max())
-    whole = [
-        int(one)
-        for one in ordered[0]
-        if (ordered[:many] == one).any(axis=1).all() and (judged == one).sum() == many
-    ]
-    of_rank = many > 1 and len(whole) == 1
-    info, worst = case.trace.ranks, whole if of_rank else [int(one) for one in ordered[0]]
-    nodes = [(info[int(a)].node, info[int(b)].node) for a, b in ordered]
-    links = [f"{one}-{other}" for one, other in nodes if one != other]
-    mine = np.isin(ends[:, slow], worst).sum(axis=0) == len(worst)
-    late = case.grid.spread(np.isin(case.grid.steps, table.step[slow[mine]]))
-    often = "every step" if late.all() else f"{words.percent(late.mean())} of the steps"
-    took, calm = (float(np.median(part[mine])) for part in (table.took_ns[slow], usual))
-    gain = gain_of(case, Change.of_transfers(slow, usual))
-    case.claims.slow_ns += gain.saved_ns
+def _of_slow_links(case: Case, link: SlowLink, where: Where, gain: Gain) -> list[Finding]:
+    """The finding of slow links, in words of the one that costs most."""
+    table, worst = case.costs.graph.operations, max(link.flows, key=lambda one: one.lost_ns)
+    hit = np.concatenate([one.operations for one in link.flows])
+    late = case.grid.spread(np.isin(case.grid.steps, table.step[hit]))
+    first = where_of([link])
+    named = [*first.nodes, *(words.ranks([rank]) for rank in first.ranks)]
+    only = len(named) == 1 and not first.links
+    place = words.some(named or first.links) or worst.name[worst.name.index("rank") :]
+    moves = "messages" if all(one.group < 0 for one in link.flows) else "transfers"
+    parts = say(f"fabric_contention.{'inside' if link.ends(INSIDE) else 'outside'}")
     return finding_of(
-        case, f"fabric_contention.{'rank' if of_rank else 'link'}", gain,
-        numbers={"took": took, "usual": calm, "ends": worst, "often": often},
-        where=Where(ranks=worst if of_rank else [], links=list(dict.fromkeys(links))),
-        at=when(late[:, None], case.grid.steps), options=["adapter" if of_rank else "path"],
+        case, f"fabric_contention.{'place' if only else 'link'}", gain,
+        numbers={
+            "what": worst.name, "took": float(np.median(table.took_ns[worst.operations])),
+            "usual": float(np.median(worst.usual_ns)), "moves": moves if named else worst.name,
+            "place": place, "parts": parts,
+            "often": "every step" if late.all() else f"{words.percent(late.mean())} of the steps",
+        },
+        where=where, at=when(late[:, None], case.grid.steps),
+        options=["adapter" if only else "path"],
     )  # fmt: skip
 
 

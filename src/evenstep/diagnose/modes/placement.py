@@ -12,7 +12,6 @@ Libraries that know their nodes, as NCCL does, order ranks by node.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import NamedTuple
 
 import numpy as np
@@ -22,8 +21,8 @@ from evenstep.allreduce import Cost, Link
 from evenstep.diagnose.finding import Finding, Where
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
-from evenstep.diagnose.levels import FEWEST, SMALLEST_SHARE
-from evenstep.diagnose.measure.hosts import group_by_place, hops, layouts, links, rack_of, usual
+from evenstep.diagnose.levels import SMALLEST_SHARE
+from evenstep.diagnose.measure.hosts import group_by_place, hops, layouts, rack_of, usual
 from evenstep.diagnose.measure.transfers import RINGS, Reference, Shape, places_of, reference
 from evenstep.diagnose.modes.bound import of_slow_shapes
 from evenstep.diagnose.modes.intervention import Gain, constant, finding_of, when
@@ -46,7 +45,9 @@ def locality(case: Case) -> list[Finding]:
         return []
     columns = np.isin(case.grid.ranks, list(worse)) & case.delays.chronic
     cells = case.claims.unclaimed(case.delays.cells(Cause.WORK)) & columns[None, :]
-    slow, excess = _slow_groups(case, worse)
+    flows, groups = case.flows if case.transfers_known else (), case.trace.groups
+    flows = [one for one in flows if one.lost_ns and worse.keys() & set(groups[one.group].ranks)]
+    slow, excess = sorted({one.group for one in flows}), case.beyond_alike(flows)
     moving = case.gained(excess) if slow else np.zeros(len(case.grid.steps))
     share = case.share(case.loss(cells) + moving)
     if share.low < SMALLEST_SHARE:
@@ -54,13 +55,13 @@ def locality(case: Case) -> list[Finding]:
     case.claims.claim(cells)
     case.claims.slow_ns += moving
     ranks = case.culprits(cells)
-    members = {rank for group in slow for rank in case.trace.groups[group].ranks}
+    members = {rank for group in slow for rank in groups[group].ranks}
     late = list(ranks)
     ranks += [rank for rank in sorted(worse) if rank in members and rank not in ranks]
     parts = [case.relieved(cells), *([case.transferred(excess)] if slow else [])]
     where, first = case.where(ranks), ranks[0]
     all_defects = " ".join(defect for rank in ranks for defect in worse[rank])
-    names = ", ".join([case.trace.groups[group].name for group in slow][:4])
+    names = ", ".join([groups[group].name for group in slow][:4])
     seen = [say("locality.late", those=late, more=case.mean_excess_ns(cells))] * bool(late)
     seen += [say("locality.slow", groups=names)] * bool(slow)
     return finding_of(
@@ -74,29 +75,6 @@ def locality(case: Case) -> list[Finding]:
         projected=constant,
         options=[*(one for one in ("cores", "adapter") if one in all_defects), "replace"],
     )  # fmt: skip
-
-
-def _slow_groups(case: Case, worse: dict[int, list[str]]) -> tuple[list[int], Array]:
-    """Groups with a badly placed rank that are slower than groups of their kind without one; and
-    by how much each transfer is slower, in ns."""
-    if not case.transfers_known:
-        return [], np.zeros(0)
-    kinds, rows = case.transfers.kinds, case.transfers.rows
-    lies = {(shape.op, group): shape.lies for shape in case.shapes for group in shape.groups}
-    alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
-    for kind in np.flatnonzero(kinds["count"] >= FEWEST).tolist():
-        key = lies[int(kinds.op[kind]), int(kinds.group[kind])]
-        alike[key, int(kinds.size_bytes[kind])].append(kind)
-    ranks = [set(case.trace.groups[int(group)].ranks) for group in kinds.group]
-    theirs = np.array([bool(worse.keys() & members) for members in ranks], bool)
-    usual = kinds.floor_ns.astype(float)
-    for same in alike.values():
-        mine, others = (np.array(same)[theirs[same] == one] for one in (True, False))
-        if len(others):
-            usual[mine] = np.minimum(usual[mine], np.median(kinds.floor_ns[others]))
-    slow = usual < kinds.floor_ns
-    more = np.clip(rows.transfer_ns - usual[rows.kind], 0.0, rows.transfer_ns)
-    return np.unique(kinds.group[slow]).tolist(), np.where(slow[rows.kind], more, 0.0)
 
 
 # -- rings -----------------------------------------------------------------------------------------
@@ -149,6 +127,7 @@ def _mismatch(case: Case, crossing: list[_CrossingRing], gain: Gain) -> list[Fin
     ranks = [rank for rank in trace.groups[shape.groups[0]].ranks if rank in trace.ranks]
     kind = "racks" if where[0] == rack_of(trace, ranks[0]) != "" else "nodes"
     order = group_by_place(ranks, where)
+    paths = ["-".join(sorted(pair)) for pair in hops(where)]
     layered = hierarchical(case, shape, 1.0, Link(first.ordered_gBps)).transfer_ns  # per byte
     layered = layered if shape.op == int(Op.ALL_REDUCE) else layered / 2
     saved = max(0.0, shape.factor / shape.busbw_gBps - layered) * case.transfers.rows.size_bytes
@@ -163,7 +142,7 @@ def _mismatch(case: Case, crossing: list[_CrossingRing], gain: Gain) -> list[Fin
             "streams": shape.leaving,
             "order": ",".join(map(str, order[:LISTED])) + (",…" if len(order) > LISTED else ""),
         },
-        where=Where(links=[f"{a}-{b}" for a, b in links(where)], groups=list(names)),
+        where=Where(links=list(dict.fromkeys(paths)), groups=list(names)),
         options={
             "order": gain.share,
             "hierarchy": case.share(np.minimum(layered_ns, case.grid.step_ns)),
