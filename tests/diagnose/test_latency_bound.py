@@ -69,6 +69,13 @@ def test_one_size_that_a_slow_link_would_explain_is_not_called_latency():
     assert "latency_bound" not in [f.mode for f in diagnose(world.trace()).findings]
 
 
+def test_collectives_whose_sizes_nobody_recorded_are_not_called_small():
+    trace = replace(WORLD, bucket_bytes=(8,), fabric=lambda move: ALPHA_NS).trace()
+    for name in ("bytes_in", "bytes_out"):
+        trace.events = trace.events.with_column(name, 0 * trace.events[name])
+    assert "latency_bound" not in [f.mode for f in diagnose(trace).findings]
+
+
 def test_a_few_small_ones_a_step_are_usual():
     world = World(noise=0.01, after_backward=((Op.ALL_REDUCE, 8),) * 3)
     assert "latency_bound" not in [f.mode for f in diagnose(world.trace()).findings]

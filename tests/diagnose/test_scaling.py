@@ -3,6 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evenstep.diagnose.modes.intervention import FACTORS
+from evenstep.diagnose.modes.scaling_collapse import collapse
 from evenstep.diagnose.predict.scaling import Law, curve, fit, last_doubling, stretches
 
 SIZES = np.array([1, 2, 4, 8, 16, 32, 64])
@@ -132,3 +134,12 @@ def test_the_interval_of_a_law_covers_it():
     draws = truth * (1 + 0.01 * random.standard_normal((200, len(SIZES))))
     found = curve(SIZES, draws[0], draws).interval("peak")
     assert found["low"] < law.peak < found["high"]
+
+
+def test_larger_sizes_lose_what_the_law_takes_of_a_rank_beside_the_smallest_size():
+    sizes, contention = np.array([4, 8, 16, 32]), 0.1
+    (finding,) = collapse(curve(sizes, Law(10.0, contention, 0.0).throughput(sizes)), "samples")
+    assert [one.ranks for one in finding.effect.projected] == [32 * by for by in FACTORS]
+    for one in finding.effect.projected:
+        left = (1 + contention * 3) / (1 + contention * (one.ranks - 1))
+        assert one.share == pytest.approx(1 - left, abs=1e-3)

@@ -2,8 +2,11 @@ import itertools
 
 import numpy as np
 import pytest
+from scipy.stats import t
 
 from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.lateness.thresholds import BY_CHANCE
+from evenstep.diagnose.modes.synchronization import _few
 from evenstep.importers.opening import open_trace
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Flag, Kind, Phase
@@ -234,3 +237,14 @@ def test_of_sampled_steps_the_period_may_be_that_of_the_sample(tmp_path, every, 
     log.write_text("".join(map(line.format, (STEPS + 1) * every, seconds)))
     found = [finding.mode for finding in diagnose(open_trace([log])).findings]
     assert ("synchronization_oscillation" in found) == swings
+
+
+@pytest.mark.parametrize(("beyond", "is_slow"), [(0.95, False), (1.05, True)])
+def test_of_few_steps_one_is_slow_beyond_the_prediction_interval_of_the_others(beyond, is_slow):
+    """One-sided, of a normal sample (Hahn 1970): t of n - 1 degrees times s √(1 + 1/n)."""
+    others = np.array([80.0, 120.0, 90.0, 110.0, 100.0])
+    chance = t.ppf(1 - BY_CHANCE / 6, 4)
+    reach = chance * others.std(ddof=1) * np.sqrt(1 + 1 / 5)
+    found = _few(np.append(others, np.median([*others, 200.0]) + beyond * reach))
+    assert (found is not None) == is_slow
+    assert found is None or found.slow.tolist() == [False] * 5 + [True]
