@@ -139,3 +139,12 @@ def test_collectives_that_took_no_time_are_no_division_by_it():
     sizes, times = np.array([1.0, 2, 4, 1000]), np.array([0.0, 0, 0, 1e6])
     line = _below_the_knee(SimpleNamespace(sizes=sizes, floors_ns=times))
     assert np.isfinite(line.gBps)
+
+
+def test_below_the_knee_collectives_take_their_latency_and_their_bytes():
+    """50 µs and 12.5 bytes a ns, up to 4 MB; beyond, a timeout."""
+    sizes = np.array([0.0, 1e6, 2e6, 4e6, 8e6])
+    times = 50_000 + sizes / 12.5 + np.where(sizes > 4e6, 20 * MS, 0)
+    line = _below_the_knee(SimpleNamespace(sizes=sizes, floors_ns=times))
+    assert (line.alpha_ns, line.gBps) == (pytest.approx(50_000), pytest.approx(12.5))
+    assert _below_the_knee(SimpleNamespace(sizes=sizes[:-1], floors_ns=times[:-1])) is None
