@@ -231,7 +231,6 @@ def _of_collectives(case: Case) -> list[Finding]:
     least = levels.SMALLEST_SHARE if short else 1 - 1 / levels.CHANGED
     if gain.share.value < least or (not short and _told_else(case)):
         return []
-    case.claims.slow_ns += lost
     # no overlap hides more than the work beside which nothing is transferred yet
     room = np.median(np.maximum(case.grid.work_ns - case.grid.hidden_ns, 0), axis=1)
     saved["overlap"] = np.minimum(exposed, room)
@@ -273,7 +272,6 @@ def _of_messages(case: Case) -> list[Finding]:
     least = levels.NAMED if best else levels.MINOR
     if gain.share.value < least or (not best and _told_else(case)):
         return []
-    case.claims.slow_ns += gain.saved_ns
     reached = float(size[hit].sum() / bytes_ns[hit].sum())
     amount = float(size[hit].sum()) / len(graph.steps)
     nodes = np.array([case.trace.ranks[int(rank)].node for rank in graph.ranks])
