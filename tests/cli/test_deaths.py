@@ -79,6 +79,15 @@ def test_a_signal_is_known_by_its_name(ends, tmp_path):
     assert said[0].endswith("died: SIGKILL")
 
 
+@pytest.mark.parametrize("kills", [0, 2])
+def test_kills_for_memory_since_the_launcher_began_are_told(ends, tmp_path, monkeypatch, kills):
+    watch, said = ends
+    monkeypatch.setattr(deaths, "_out_of_memory_kills", lambda before=watch._kills: before + kills)
+    fact = how(watch, tmp_path, "", lambda pid: os.kill(pid, signal.SIGKILL))
+    assert fact.get("out_of_memory_kills") == (kills or None)
+    assert said[0].endswith("died: SIGKILL" + ": the kernel was out of memory" * (kills > 0))
+
+
 def test_an_exit_code_is_known(ends, tmp_path):
     watch, said = ends
     assert how(watch, tmp_path, "import os; os._exit(3)")["exit_code"] == 3

@@ -152,6 +152,14 @@ def test_the_demo_says_where_its_runs_lie(tmp_path, capsys, monkeypatch):
     assert found["runs"][0]["run"] == f"{tmp_path}/demo-1/e"
 
 
+@pytest.mark.parametrize(("ended", "code"), [(3, 3), (-9, 137)])
+def test_a_demo_whose_job_fails_ends_as_that_did(tmp_path, capsys, monkeypatch, ended, code):
+    pytest.importorskip("torch", reason="the demo asks for it before it begins")
+    monkeypatch.setattr("evenstep.cli.child.run", lambda *_: ended)
+    assert main(["demo", "--out", str(tmp_path)]) == code
+    assert f"the demo stops here: `evenstep run --out {tmp_path}" in capsys.readouterr().err
+
+
 def test_pacing_is_in_what_is_held_against_the_schemas(said):
     assert json.loads(said("watch", "--json"))["pacing"]["modes"] == {"on": 1, "observe": 3}
     assert json.loads(said("ctl", "--json"))["followed_by"] == [0]

@@ -1,5 +1,6 @@
 """`evenstep export` on a simulated run."""
 
+import functools
 import json
 import re
 import signal
@@ -91,6 +92,21 @@ def test_metrics_and_findings_are_sent_where_they_are_asked_to(export):
     assert [path for path, _, _ in server.got] == ["/v1/metrics", "/hook"]
     assert server.got[1][2]["finding"]["mode"] == "straggler"
     assert "Sent 1 findings" in err
+
+
+@pytest.mark.parametrize("asked", ["wandb", "mlflow", "tensorboard"])
+def test_only_the_tracker_that_is_asked_for_gets_the_steps_and_the_findings(
+    export, monkeypatch, asked
+):
+    given = {}
+    for name in ("wandb", "mlflow", "tensorboard"):
+        to = functools.partial(lambda name, *what: given.setdefault(name, what), name)
+        monkeypatch.setattr(f"evenstep.export.trackers.to_{name}", to)
+    assert export(f"--{asked}", "place")[0] == 0
+    assert list(given) == [asked]
+    place, *_, each, total = given[asked]
+    assert (place, len(list(each))) == ("place", 60)
+    assert any("straggler" in name for name in total)
 
 
 def test_a_webhook_may_be_told_of_less(export):

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from evenstep.cli import run
+from evenstep.compiled.library import Library
 from evenstep.trace.spool.folder import RunFolder
 
 #: A stand-in for a rank: claims its spool and names this machine in it, as a header would.
@@ -266,3 +268,22 @@ def test_a_command_runs_unobserved_where_evenstep_is_off(command, environ, tmp_p
     assert "bootstrap" not in done.stdout
     assert "is not recorded" in done.stderr
     assert not list(tmp_path.glob("evenstep-runs"))
+
+
+@pytest.mark.parametrize(
+    ("torch", "built", "said"),
+    [(None, None, ""), ("torch", "library.so", ""), ("torch", None, "compiling the recorder")],
+)
+def test_a_recorder_is_compiled_before_the_job_where_there_is_none(
+    monkeypatch, capsys, torch, built, said
+):
+    library, compiled = "evenstep.hooks.torch.library", []
+    monkeypatch.setattr(f"{library}.installed_folder", lambda: torch)
+    monkeypatch.setattr(f"{library}.find_recorder", lambda _: Library(built, ""))
+    make = lambda folder: compiled.append(folder) or Library(None, "no compiler")  # noqa: E731
+    monkeypatch.setattr(f"{library}.build_recorder", make)
+    run._compile_recorder()
+    assert compiled == [torch] * bool(said)
+    told = capsys.readouterr().err
+    assert said in told
+    assert ("the slower Python kernels: no compiler" in told) == bool(said)

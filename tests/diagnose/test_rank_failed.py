@@ -55,6 +55,18 @@ def test_who_died_first_is_the_cause_and_the_others_followed():
     assert "rank 0 followed" in finding.observation
 
 
+@pytest.mark.parametrize(
+    ("kills", "cause", "layer", "do"),
+    [(1, "SIGKILL: the kernel was out of memory", "node", "a smaller batch"),
+     (0, "SIGKILL", "framework", "find who sent it")],
+)  # fmt: skip
+def test_who_was_killed_for_memory_is_told_to_need_less(kills, cause, layer, do):
+    how = GONE | ({"out_of_memory_kills": kills} if kills else {})
+    finding = first(broken(World(), {1: {"ended": (10 * MS, how)}})[0])
+    assert (finding.cause.partition(";")[0], finding.layer) == (cause, layer)
+    assert do in finding.options[0].action
+
+
 @pytest.mark.parametrize(("struck", "do"), [("SIGSEGV", "this line"), ("sys.exit", "FAULTHANDLER")])
 def test_of_an_invalid_access_the_line_is_the_remedy_where_it_is_known(struck, do):
     trace, _ = broken(World(), {1: {"ended": (10 * MS, {"signal": "SIGSEGV"})}})
