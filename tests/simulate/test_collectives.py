@@ -44,7 +44,8 @@ def test_in_an_all_reduce_the_data_of_every_rank_reaches_every_other(ranks, algo
     """Follow who has heard of whom, round by round."""
     heard = np.eye(ranks, dtype=bool)
     for part in lay_out(algorithm, request(ranks, per_node=1)):
-        for _ in range(part.repeats * part.hops):
+        hops = 1 if part.depth is None else 2 * part.depth.max()
+        for _ in range(part.repeats * hops):
             before = heard.copy()
             for source, target in zip(part.source, part.target, strict=True):
                 heard[target] |= before[source]
@@ -212,6 +213,15 @@ def test_a_tree_takes_as_long_as_its_pieces_one_after_the_other(nodes, pieces):
     )  # fmt: skip
     (found,) = simulate(asked).collectives
     assert found.alone_ns == pytest.approx(end_of_pieces(nodes, pieces, each_ns, 2000.0), rel=1e-9)
+
+
+def test_a_tree_has_the_latency_of_every_hop_of_its_longest_way():
+    """Up to a root and down: from a GPU to its neighbour in 1 us, and between two nodes in 2."""
+    asked = scenario(
+        "cluster.nodes=2", "cluster.gpus_per_node=2", "cluster.nics_per_node=2",
+        "work.kind=collective", "work.gradient_bytes=8", "collectives.algorithm=tree",
+    )  # fmt: skip
+    assert set_up(asked).flows[0].stages[0].duration_ns == pytest.approx(2 * (1e3 + 2e3), rel=1e-2)
 
 
 @pytest.mark.parametrize("size", ["64kB", "1MB", "16MB", "128MB", "1GB"])

@@ -27,9 +27,9 @@ class Round(NamedTuple):
     takes the card of the GPU that receives it on both. A `posted` message leaves when its target,
     too, is in the round: large messages wait for their receive buffer.
 
-    A message may be one of `hops` that pass its data on in `pieces`: the last receives it later by
-    the latency, and by the time of a piece, of each of the others. The slowest of a group's, of
-    which there are `groups` in equal parts, holds up the others.
+    Messages with a `depth` go up to a root and down in `pieces`: the deepest receives its last one
+    later by the latency of each hop, and the time of a piece, of all others. The slowest of a
+    group, of which there are `groups` in equal parts, holds up its others.
     """
 
     source: Array
@@ -39,7 +39,7 @@ class Round(NamedTuple):
     rails: bool = False
     ring: tuple[int, int] | None = None  # rows × length, where it is rings in that layout
     posted: bool = False
-    hops: int = 1
+    depth: Array | None = None  # of each; 1: to the root or from it
     pieces: float = 1.0
     groups: int = 1
     latency_ns: float | None = None  # of each message; None: that of its route
@@ -172,9 +172,9 @@ def tree(request: Request) -> Pattern:
     source, target = np.concatenate([child, parent]), np.concatenate([parent, child])
     part = request.bytes / count
     item = _messages(request.members[:, source], request.members[:, target], part)
-    hops, pieces = 2 * int(depth.max(initial=0)), max(part / TREE_CHUNK_BYTES, 1.0)
-    groups = len(request.members)
-    return (item._replace(hops=hops, pieces=pieces, groups=groups, joined=True),)
+    groups, pieces = len(request.members), max(part / TREE_CHUNK_BYTES, 1.0)
+    depth = np.tile(depth, 2 * groups)
+    return (item._replace(depth=depth, pieces=pieces, groups=groups, joined=True),)
 
 
 def _tree_edges(

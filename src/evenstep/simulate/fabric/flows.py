@@ -179,8 +179,10 @@ def stage(network: Network, gpu: Array, item: Round) -> FlowRound:
         latency = np.full(len(latency), item.latency_ns)
     time = np.divide(load, network.capacity, out=np.zeros(len(load)), where=load > 0)
     moving = routes.reduced(np.maximum, time)
-    if item.hops > 1:
+    if item.depth is not None:
+        level = np.zeros(1 + int(item.depth.max()))
+        np.maximum.at(level, item.depth, latency)
         slowest = moving.reshape(item.groups, -1).max(axis=1)
         moving = np.repeat(slowest, len(moving) // item.groups)
-        latency = item.hops * latency + (item.hops - 1) / item.pieces * moving
+        latency = 2 * level.sum() + (2 * len(level) - 3) / item.pieces * moving
     return FlowRound(item, routes, latency, latency + moving, load)
