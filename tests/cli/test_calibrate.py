@@ -8,6 +8,8 @@ from evenstep.cli.calibrate import observe
 from evenstep.cli.main import main
 from evenstep.importers.opening import open_trace
 from evenstep.simulate.calibrate.calibrate import calibrate
+from evenstep.trace.spool.layout import Phase
+from tests.diagnose.synthetic import MS, World
 from tests.importers.profiles import Profile
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "scenarios" / "straggler.toml"
@@ -95,3 +97,12 @@ def test_a_profile_without_marks_of_backward_keeps_its_overlap(tmp_path):
     assert work.overlap
     assert work.forward_ms + work.backward_ms == pytest.approx(4 + BUCKETS * 2, rel=0.01)
     assert found.fits["collectives"][0].transfer_ns == pytest.approx(MOVED_US * 1000, rel=0.01)
+
+
+def test_steps_with_an_evaluation_are_left_out_and_counted():
+    world = World()
+    table = world.everywhere()
+    table[[20, 40]] = 300 * MS
+    found = calibrate(observe(world.delayed(Phase.EVALUATION, table).trace()))
+    assert found.measured["steps"] == world.steps - 2
+    assert "steps with a checkpoint or an evaluation are left out: 2" in found.limits

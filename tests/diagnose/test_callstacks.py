@@ -1,5 +1,6 @@
 """What late ranks were seen in."""
 
+import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
@@ -310,3 +311,20 @@ def test_of_devices_that_wait_for_all_hosts_the_scripts_own_line_is_named(line):
     assert (finding.title, finding.where.ranks) == ("Launch-bound", ())
     named = [stack.frames[0] for stack in finding.stacks]
     assert named == ["train.py:31 fit"] * 4 * line.startswith("train")
+
+
+def test_of_ranks_that_take_turns_the_place_of_whoever_is_late_is_named():
+    """In every step one of four ranks naps; the others wait for it in backward meanwhile."""
+    world = World(noise=0.005)
+    table = world.everywhere()
+    turn = [step % world.ranks for step in range(len(table))]
+    table = 50 * MS * (np.arange(world.ranks) == np.array(turn)[:, None])
+    trace = world.delayed(Phase.OTHER, table).trace()
+    for step in range(20, 32):
+        for rank in range(world.ranks):
+            own = {"train.py:20 nap < train.py:9 main": 40, "graph.py:979 backward": 40}
+            waits = {"graph.py:979 backward": 80}
+            trace = seen(trace, rank, own if rank == turn[step] else waits, step, Phase.OTHER)
+    finding = diagnose(trace).findings[0]
+    assert finding.when.pattern == "rotating"
+    assert finding.stacks[0].frames[0] == "train.py:20 nap"

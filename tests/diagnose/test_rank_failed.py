@@ -346,3 +346,23 @@ def test_a_host_that_booted_later_does_not_make_a_hang_of_a_death():
         trace = replace(trace, events=trace.events.with_column(name, column))
     finding = first(trace)
     assert (finding.mode, finding.where.ranks) == ("rank_failed", [1])
+
+
+def test_steps_whose_phases_the_dead_rank_wrote_no_more_are_neither_idle_nor_the_jobs_end():
+    """Phases, counters and the summary of a step are written up to a second after it."""
+    trace, _ = broken(World(), {2: {"ended": (10 * MS, GONE)}})
+    events, last = trace.events, 29
+    phases = (events["rank"] == 2) & (events.kind == int(Kind.PHASE))
+    trace = replace(trace, events=events.select(~(phases & (events.step > last))))
+    steps = events.select((events["rank"] == 2) & (events.kind == int(Kind.STEP)))
+    steps = steps.select(steps.step <= last)
+    trace.summaries, trace.summary_rank = np.zeros(30, trace.summaries.dtype), np.full(30, 2)
+    for name, column in ("start_ns", "enter_ns"), ("end_ns", "exit_ns"), ("last_step", "step"):
+        trace.summaries[name] = steps[column]
+    trace.summaries["count"], trace.summaries["step_sum_ns"] = 1, steps.exit_ns - steps.enter_ns
+    diagnosis, whole = diagnose(trace), diagnose(World().trace())
+    assert diagnosis.findings[0].observation.startswith("rank 2 (node node0) died after step 59")
+    assert diagnosis.summary["steps"] == last + 1
+    assert "last steps left out, whose phases were not written any more: 30" in diagnosis.limits
+    other = whole.summary["shares"]["other"]
+    assert diagnosis.summary["shares"]["other"] == pytest.approx(other, abs=0.01)

@@ -112,7 +112,7 @@ def observe(trace: Trace) -> Observed:
         collectives=_collectives(trace, grid), overlapped=_is_overlapped(trace, grid),
         samples=int(samples[0]) if len(samples) == 1 else 0, pipeline=_pipeline(trace, grid),
         sends=bool(len(trace.of_kind(Kind.POINT_TO_POINT))),
-        micro_batches=_micro_batches(trace, grid),
+        micro_batches=_micro_batches(trace, grid), stops=int((~steady).sum()),
     )  # fmt: skip
 
 

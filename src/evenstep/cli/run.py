@@ -258,8 +258,7 @@ def option_value(command: Sequence[str], pattern: re.Pattern[str]) -> str | None
 
 
 def _facts(folder: RunFolder) -> dict[str, Any]:
-    """Return the facts of the run; nothing where what they say of its launcher is no time or
-    number."""
+    """Return the facts of the run; nothing where those of its launcher are no time or number."""
     try:
         known = folder.read()
         datetime.fromisoformat(known.get("created", "2000-01-01")), int(known.get("pid", 0))

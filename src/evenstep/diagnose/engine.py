@@ -1,5 +1,4 @@
-"""The diagnosis: all modes asked, findings attributed and ranked, and the summary with its
-verdict."""
+"""The diagnosis: all modes asked, findings attributed and ranked, and summary and verdict."""
 
 from __future__ import annotations
 
@@ -16,6 +15,7 @@ from evenstep import words
 from evenstep.diagnose.finding import TERMINAL, Diagnosis, Effect, Finding, Option, Projection
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import INNER_PHASES, Case, open_case
+from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.dynamics import blame_summary, path_summary
 from evenstep.diagnose.levels import FEW_STEPS, MOST, NAMED, SEVERAL, SMALLEST_SHARE
 from evenstep.diagnose.measure.attempts import PREEMPTED, attempts_of
@@ -64,8 +64,12 @@ def find(case: Case) -> list[Finding]:
 
 def _with_places(case: Case, finding: Finding) -> Finding:
     """The finding with the places in the code that its culprits, or its slow steps, were in."""
-    seen = slow_together(case) if finding.mode == "synchronization_oscillation" else None
-    return with_stacks(case.trace, finding, case.grid.steps[seen.slow] if seen else None)
+    cells = None
+    if finding.mode == "synchronization_oscillation" and (seen := slow_together(case)):
+        cells = np.broadcast_to(seen.slow[:, None], case.grid.shape)
+    elif finding.mode == "straggler" and np.isin(case.grid.ranks, finding.where.ranks).all():
+        cells = case.delays.cells(Cause.WORK)  # each is late in some steps, and waits in others
+    return with_stacks(case.trace, finding, case.grid, cells)
 
 
 def _at_most(finding: Finding) -> Finding:
@@ -127,8 +131,7 @@ def _run(trace: Trace) -> dict[str, Any]:
 
 
 def _fabric(case: Case, numbers: dict[str, Any]) -> str:
-    """A sentence on the part of the fabric: exposed transfer, where it is known apart from
-    waits."""
+    """A sentence on the fabric's part: exposed transfer, where it is known apart from waits."""
     shares = numbers.get("shares")
     if not shares or case.stuck or not _collectives_seen(case.trace):
         return ""
@@ -155,8 +158,7 @@ def _collectives_seen(trace: Trace) -> bool:
 
 
 def _limits(case: Case) -> list[str]:
-    """What the trace cannot tell: limits of its parts, then the sentences of `[limits]` that
-    hold."""
+    """What the trace cannot tell: limits of its parts, then what holds of `[limits]`."""
     trace, grid, device = case.trace, case.grid, bool(case.grid.graph.device.any())
     steps, late, recorded = len(grid.steps), case.late_start_ns, trace.of_kind(Kind.PHASE)
     late_ns = float(late.max()) if len(late) else 0.0
@@ -277,8 +279,7 @@ def attribute(case: Case, findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _values(case: Case, changes: Sequence[Change]) -> list[tuple[Array, Array]]:
-    """Each change's part of what all save of each step, and what it saves once those of larger
-    parts are made."""
+    """Each change's part of what all save of a step, and what it saves on top of larger ones."""
     few = range(min(len(changes), ORDERED))
     sets = [chosen for size in range(len(few) + 1) for chosen in combinations(few, size)]
     sets += [tuple(range(last + 1)) for last in range(len(few), len(changes))]

@@ -197,8 +197,7 @@ class Diagnosis(Document):
         return polars.DataFrame(self.rows(), schema=ROW)
 
     def _repr_html_(self) -> str:
-        """The verdict, the step time and the findings, as shown in a notebook; names from the trace
-        are escaped."""
+        """Verdict, step time and findings, as a notebook shows them; names are escaped."""
         time = self.summary.get("step_time") or {}
         numbers = [(name, time.get(f"{name}_ns")) for name in ("mean", "p99")]
         step = ", ".join(f"{words.duration(at)} {name}" for name, at in numbers if at is not None)

@@ -211,8 +211,7 @@ class Verdict:
 
 
 def verdict(findings: Sequence[Finding], summary: Mapping[str, Any], fabric: str = "") -> Verdict:
-    """The verdict on findings, worst first, with the summary they rest on, and a sentence on the
-    part of the fabric."""
+    """The verdict on findings, worst first, their summary, and a sentence on the fabric's part."""
     if not findings and not summary.get("steps"):
         return Verdict(NOTHING, "", fabric=fabric)
     if not summary.get("scaling", True):  # of runs that make no curve

@@ -113,8 +113,7 @@ def read_head(path: Path) -> bytes:
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a file, decompressed, is a tar or zip archive. Raises `TraceError` as reading
-    does."""
+    """Whether a file, decompressed, is a tar or zip archive. Raises `TraceError`, as reading."""
     with Stream(path) as stream:
         head = stream.read(TAR_AT + len(TAR))
     return head[TAR_AT:] == TAR or head.startswith(ZIP)

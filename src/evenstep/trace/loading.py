@@ -112,8 +112,7 @@ def _every(ranks: Iterable[RankInfo | SpoolContents]) -> int:
 def _left_on_disk(
     surveys: list[Survey], maps: list[tuple[Array, Array]]
 ) -> tuple[Columns, dict[int, int]]:
-    """All records, frequent ones left on disk unless all are few, and the shift of each renumbered
-    rank's steps."""
+    """All records, frequent ones on disk unless all are few, and each renumbered rank's shift."""
     if (every := _every(item.contents for item in surveys)) > 1:
         rings = [(item.contents, item.ring._replace(every=every)) for item in surveys]
         surveys = map_on_cores(lambda at: survey(*rings[at]), range(len(rings)))

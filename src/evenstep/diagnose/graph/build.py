@@ -85,8 +85,7 @@ def graph(trace: Trace, clocks: Clocks, steps: Array, ranks: Array) -> Graph:
 
 
 def of_hosts(rows: Columns, clocks: Clocks, ranks: Array, ahead: Ahead) -> Intervals:
-    """When these records of hosts were, by lane, in the times of a graph that the hosts are ahead
-    of."""
+    """When these records of hosts were, by lane, in the times of a graph with hosts ahead."""
     rows = rows.select(np.isin(rows["rank"], ranks) & (rows.exit_ns > rows.enter_ns))
     lane = np.searchsorted(ranks, rows["rank"])
     return Intervals(lane, *(ahead.placed(lane, times) for times in clocks.placed(rows)))
@@ -104,8 +103,7 @@ def _restrict(found: Entries, kept: Array) -> Entries:
 
 def _with_compute(trace: Trace, ranks: Array, rows: Columns) -> Columns:
     """The entries with `computed_ns`, how long their device had computed before, nan if unknown;
-    `idled_ns`, how long it was idle until the operation was over; and `freed_ns`, how long it had
-    computed by then."""
+    `idled_ns`, how long it idled until the operation was over; `freed_ns`, computed by then."""
     told = np.isin(ranks, entered_on_device(trace))[rows.lane] & rows.on_device
     unknown, never = np.full(len(rows), np.nan, np.float16), np.zeros(len(rows), np.int8)
     found: dict[str, Array] = {"computed_ns": unknown, "idled_ns": never, "freed_ns": never}

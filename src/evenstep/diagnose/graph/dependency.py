@@ -131,8 +131,7 @@ def _seen_after(ops: Columns, before: Array, after: Array) -> Pairs:
 
 
 def _computing(ops: Columns) -> Array:
-    """Mask of operations that run in order with the computes: also unknown ones, until the last
-    compute ends."""
+    """Mask of operations in order with the computes: also unknown ones, until the last ends."""
     last = latest(np.isin(ops.role, COMPUTES), ops.end_s, ops.worker)
     unknown = np.isin(ops.role, ANYWHERE) & (ops.start_s < last)
     return np.asarray(np.isin(ops.role, COMPUTES) | unknown)

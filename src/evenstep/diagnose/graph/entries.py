@@ -145,8 +145,7 @@ def _unrelated_records(events: Columns, number: Array, placed: Columns, rooted: 
 def _waiting_roots(
     events: Columns, number: Array, enter: Array, leave: Array, roots: Array
 ) -> Array:
-    """Roots of a broadcast that, though they need not, regularly wait for the last member, where
-    their ends are known."""
+    """Roots of a broadcast that regularly wait for the last member, where their ends are known."""
     last = largest_of(enter, number)
     known = (events.flags & _BLOCKED) != 0
     known |= (events.flags & (_ASYNC | _UPPER_BOUND)) == _ASYNC

@@ -61,8 +61,7 @@ class Gaps(NamedTuple):
         return np.asarray(np.maximum(AT_ONCE_NS, TELLING * self.lasted))
 
     def work(self, share: Array) -> tuple[Array, Array]:
-        """The work in each gap, and whether a wait or an idle device near its end hides how long it
-        took."""
+        """The work in each gap, and whether a wait or an idle device near its end hides some."""
         work: Array = self.lasted
         unseen = self.idle
         for over, part in self.waits(share):
@@ -129,8 +128,7 @@ class Gaps(NamedTuple):
 
 
 def _pace_of(cell: Array, ratio: Array, weight: Array, usual: Array) -> Array:
-    """The pace of each cell: the weighted median of ratios that are seen (not nan), drawn towards
-    its `usual` one."""
+    """The pace of each cell: the weighted median of known ratios, drawn towards its `usual` one."""
     most = LARGEST_WEIGHT * np.bincount(cell, weight, len(usual))
     weight = np.where(np.isnan(ratio), 0.0, np.minimum(weight, most[cell]))
     values = np.append(ratio, usual), np.append(weight, most)
@@ -170,8 +168,7 @@ def other_record(rows: Columns, row: Array) -> Array:
 
 def best_shares(gaps: Gaps, share: Array, sure: Array, *others: Array) -> Array:
     """The shares that fit the paces of lanes and steps best, searched from `share`, from `others`,
-    from no waits and from waits at once; `share` unless another is clearly better. Those of `sure`
-    kinds stay."""
+    from no waits and from waits at once; `share` unless another is clearly better, or `sure`."""
     some = gaps.sample()
     known = int(some.kind.max(initial=-1)) + 1  # the other kinds have no gap in it
     unseen, sure = share[known:], sure[:known]

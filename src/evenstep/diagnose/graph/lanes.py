@@ -92,8 +92,7 @@ def rows_of(span: LaneExtent, found: Entries, operations: Columns) -> tuple[Colu
 
 
 def _in_order(rows: Columns) -> Array:
-    """The order of the rows by lane, time, step, with its end last, number and kind; lane and time
-    decide nearly all."""
+    """The rows' order by lane, time, step (its end last), number, kind: mostly by the first two."""
     order = grouped_order(rows.lane, rows.at_ns)
     lane, at = rows.lane[order], rows.at_ns[order]
     same = ~begins(lane, at)
@@ -154,8 +153,7 @@ def _entry_rows(rows: Columns, waits: Array) -> Columns:
 def _host_rows(
     span: LaneExtent, found: Entries, operations: Columns
 ) -> tuple[list[Columns], Columns]:
-    """Entries and waits of host threads and the ends of their steps; and waits for operations that
-    are not known."""
+    """Entries and waits of host threads and ends of their steps; and waits for unknown ones."""
     over = operations.over_ns
     rows = found.rows.select(~found.rows.on_device) if span.device.any() else found.rows
     phases = span.trace.of_kind(Kind.PHASE)

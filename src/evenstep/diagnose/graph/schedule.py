@@ -134,8 +134,7 @@ def _depths(links: Links, count: int, time_ns: Array) -> Array:
 
 
 def depths(source: Array, target: Array, count: int, time_ns: Array) -> Array:
-    """Length of the longest path to each of `count` nodes along these edges; a cycle is entered at
-    its earliest node."""
+    """Length of the longest path to each of `count` nodes; cycles are entered at the earliest."""
     order = np.argsort(source, kind="stable")
     begins, ends = source[order], target[order]
     first = np.searchsorted(begins, np.arange(count + 1))

@@ -113,8 +113,7 @@ def idle_until_over(computes: Intervals, lane: Array, enter_ns: Array, leave_ns:
 def idle_before(slack_ns: Array, lasted_ns: Array, place: Array) -> Array:
     """Whether the device had nothing else to do before each entry, which it came to so long after
     its host had issued it. It then comes to it once its last kernel is done: soon beside the time
-    since the entry before, and at each `place`, of one lane, always equally soon, however long that
-    time was."""
+    since the entry before, and at each `place`, of one lane, equally soon, however long that is."""
     name, place = np.unique(place, return_inverse=True)
     soonest = quantiles(slack_ns, place, LOW, len(name))[place]
     lag = np.minimum(soonest + LAUNCH_NS, MINOR * lasted_ns)
@@ -185,8 +184,7 @@ def with_rising_steps(rows: Columns) -> Columns:
 
 
 def move_sooner(rows: Columns, which: Array | slice, sooner: Array) -> Columns:
-    """The rows, with some entries (indices) so many ns sooner, but none before its host issued
-    it."""
+    """The rows, with some entries (indices) so many ns sooner, none before its host issued it."""
     enter, slack = rows.enter_ns.copy(), rows.slack_ns.copy()
     sooner = np.minimum(sooner, slack[which])
     enter[which] -= sooner

@@ -100,8 +100,7 @@ _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 def row_hash(columns: Sequence[Array]) -> Array:
-    """A 64-bit hash per row of integer columns; not 0 for a row of zeros, so that sums of hashes
-    tell sets apart."""
+    """A 64-bit hash per row of integers; not 0 for a row of zeros, so that sums tell sets apart."""
     code = np.full(len(columns[0]), _ODD)
     with np.errstate(over="ignore"):
         for column in columns:

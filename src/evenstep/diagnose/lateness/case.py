@@ -280,11 +280,18 @@ class Case:
         """How long the run hung at its end."""
         return max((place.since_ns for place in self.stuck), default=0)
 
+    @cached_property
+    def ran_ns(self) -> float:
+        """How long the job trained, also in steps that the grid leaves out."""
+        steps_ns = self.trace.summaries["step_sum_ns"]
+        told_ns = np.bincount(self.trace.summary_rank, weights=steps_ns)
+        return float(max(self.grid.total_ns, told_ns.max(initial=0)))
+
     @property
     def running_share(self) -> float:
         """Share of the time in which the job ran, neither hung nor behind a death."""
         after_ns = self.dead[-1].at_ns - self.failed[0].at_ns if self.failed else 0
-        return self.grid.total_ns / max(self.grid.total_ns + self.hung_ns + after_ns, 1)
+        return self.ran_ns / max(self.ran_ns + self.hung_ns + after_ns, 1)
 
     def share(self, lost_ns: Array) -> Share:
         """A loss per step as a share of all time: steps, a hang or death at the end, restarts."""
@@ -390,8 +397,7 @@ class Case:
         return f"{who} {verb} {words.duration(wait_ns)} in {often}"
 
     def waits(self, cells: Array) -> dict[str, float]:
-        """Numbers of the victims' wait, and of that in steps without late cells; how many usually
-        wait, if any do."""
+        """Numbers of the victims' wait, also in steps without late cells; how many usually wait."""
         ranks, wait_ns, share = self.victims(cells)
         calm = self.grid.wait_ns[~cells.any(axis=1)]
         usual_ns = float(np.median(calm)) if calm.size else 0.0

@@ -43,9 +43,8 @@ class Costs:
         on_record_ns: Mapping[int, tuple[Array, Array]] | None = None,
         in_phases_ns: Callable[[], Array] | None = None,
     ) -> None:
-        """`on_record_ns`: by cause, the parts of each row's own work and of its issue that its
-        records cover; `in_phases_ns`: the part of the work that its lane's phases usually have more
-        than the others'."""
+        """`on_record_ns`: by cause, the parts of each row's own work and of its issue that records
+        cover; `in_phases_ns`: of the work what its lane's phases usually have more than others'."""
         self.graph = graph
         self.on_record_ns = on_record_ns or {}
         self.in_phases_ns = in_phases_ns or (lambda: np.zeros(len(graph.rows)))
@@ -223,8 +222,7 @@ class Costs:
 
 
 def _level(own: Array) -> Array:
-    """(1, lanes, places): mean of each place over all lanes; a lane with an unusual amount of work
-    has its own."""
+    """(1, lanes, places): mean of each place over lanes; a lane with unusual work has its own."""
     amount = own.sum(axis=2)
     mean = amount.mean(axis=0)
     error = amount.std(axis=0).max() / np.sqrt(len(amount))

@@ -179,7 +179,6 @@ def above_peers(values: Array, programs: Sequence[Array]) -> Array:
 
 
 def middle_of_others(values: Array) -> Array:
-    """What `above_others` compares the largest rank with, step by step; a single rank's own
-    value."""
+    """What `above_others` compares the largest rank with, by step; a single rank's own value."""
     middle = max(values.shape[1] - 1, 0) // 2
     return np.asarray(np.partition(values, middle, axis=1)[:, middle])

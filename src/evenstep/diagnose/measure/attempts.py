@@ -382,8 +382,7 @@ def wall_ns(info: RankInfo, monotonic_ns: int) -> int:
 
 
 def _anchor_ns(info: RankInfo, clock: str) -> int:
-    """When a rank's trace began by this clock, as its description says; 0 where that is no
-    number."""
+    """When a rank's trace began by this clock, as its description says; 0 if that is no number."""
     found = info.identity.get(f"anchor_{clock}_ns", 0)
     return found if isinstance(found, int) else 0
 

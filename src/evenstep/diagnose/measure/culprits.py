@@ -17,6 +17,7 @@ import numpy as np
 from evenstep import words
 from evenstep.diagnose import levels
 from evenstep.diagnose.finding import TERMINAL, CallStack, Evidence, Finding
+from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.diagnose.measure.hosts import hardware, metric_samples, node_of
 from evenstep.diagnose.sentences import say
 from evenstep.statistics.outliers import Series, standing
@@ -58,12 +59,14 @@ class StackSamples(NamedTuple):
         return self.step_ns * self.share(place, line) - float(np.median(usual or [0.0]))
 
 
-def with_stacks(trace: Trace, finding: Finding, slow: Array | None = None) -> Finding:
+def with_stacks(
+    trace: Trace, finding: Finding, grid: StepGrid, cells: Array | None = None
+) -> Finding:
     """The finding with the call stacks of its culprits: of late ranks the places they were in
-    longer than others, of steps that are slow on all ranks (`slow`, else the finding's) those they
-    were in longer than in other steps, of a hang the last stack of every rank, of a death that of
-    its end. What the interpreter or the system does is not due to the line it happens to
-    interrupt."""
+    longer than others, of what all ranks have now and then those they were in longer than at other
+    times (`cells`, a mask of steps and ranks; else in other steps), of a hang the last stack of
+    every rank, of a death that of its end. What the interpreter or the system does is not due to
+    the line it happens to interrupt."""
     ends = ((rank, _end(trace, rank)) for rank in finding.where.ranks)
     ended = [CallStack(rank, 1.0, frames) for rank, frames in ends if frames]
     if finding.mode == "rank_failed":
@@ -71,7 +74,7 @@ def with_stacks(trace: Trace, finding: Finding, slow: Array | None = None) -> Fi
     every = trace.of_kind(Kind.STACK)
     rows = every.select(every.bytes_in > 0)
     ours = finding.layer in ("model", "framework")
-    everybody = not finding.where.ranks and slow is None
+    everybody = not finding.where.ranks and cells is None
     system = not ours and (finding.mode == "runtime_jitter" or everybody)
     if finding.mode in TERMINAL:
         stacks = _at_the_end(trace, rows, finding.when.steps[-1][1] if finding.when.steps else 0)
@@ -87,10 +90,14 @@ def with_stacks(trace: Trace, finding: Finding, slow: Array | None = None) -> Fi
         return finding
     within = [(rows.step >= one) & (rows.step <= end) for one, end in finding.when.steps]
     inside = np.any(within or [np.ones(len(rows), bool)], axis=0)
-    inside = inside if slow is None else np.isin(rows.step, slow)
-    stacks = _of_late(trace, rows, finding, inside, _function)
+    if cells is not None:
+        cell, known = grid.cell(rows)
+        inside = np.isin(cell, np.flatnonzero(cells)) & known
+    apart = cells is None and finding.where.ranks
+    of_it = inside, np.isin(rows["rank"], apart, invert=True) if apart else ~inside
+    stacks = _of_late(trace, rows, finding, of_it, _function)
     most = max([0.0, *(stack.share for stack in stacks)])
-    lines = _of_late(trace, rows, finding, inside, own_place) if most < levels.MOST else []
+    lines = _of_late(trace, rows, finding, of_it, own_place) if most < levels.MOST else []
     if lines and lines[0].share * levels.MOST > most:  # what a line calls is spread over functions
         stacks, most = lines, lines[0].share
     beside = [_beside(trace, every, rank) for rank in finding.where.ranks[: levels.LISTED]]
@@ -134,17 +141,17 @@ def _function(frames: Sequence[str]) -> str:
 
 
 def _of_late(
-    trace: Trace, rows: Columns, finding: Finding, inside: Array, place_of: PlaceOf
+    trace: Trace, rows: Columns, finding: Finding, of_it: tuple[Array, Array], place_of: PlaceOf
 ) -> list[CallStack]:
-    """Stacks of the places in which the culprits were longer in the finding's steps (rows `inside`)
-    than the others usually are, the longest first."""
+    """Stacks of the places in which the culprits were longer in the finding's rows than the others
+    usually are, the longest first. `of_it`: masks of its rows, and of those of the others."""
     ranks, sampled = finding.where.ranks[: levels.LISTED], np.unique(rows["rank"]).tolist()
-    outside = np.isin(rows["rank"], ranks, invert=True)
+    inside, outside = of_it
     work = [phase for phase in Phase if phase not in PHASES.values()]
     of = work if finding.mode == "straggler" else [PHASES.get(finding.mode, -1)]
     theirs = inside & np.isin(rows.op, of)
     if not ranks:  # all are late together: each beside its own other steps
-        ranks, outside = sampled[: levels.LISTED], ~inside
+        ranks = sampled[: levels.LISTED]
         rare = finding.when.pattern == "transient"  # and long: in others nobody may have looked
         if not (rare or outside.any() or theirs.any()):  # devices wait for the script's own calls
             own = np.array([not distance(name) for name in trace.names])
@@ -176,7 +183,7 @@ def _of_late(
 
 def _beside(trace: Trace, rows: Columns, rank: int) -> CallStack:
     """The stack of a thread that computed in Python while a rank trained, in so large a share of
-    the looks beyond that of the other ranks: each holds the interpreter's lock from the other."""
+    the looks beyond other ranks': each holds the interpreter's lock from the other."""
     share, found = {rank: 0.0}, [""]
     for each in np.unique(rows["rank"]).tolist():
         mine = rows.select(rows["rank"] == each)
@@ -266,8 +273,7 @@ def with_probe(trace: Trace, finding: Finding) -> Finding:
 
 
 def slow_machines(trace: Trace, steps: tuple[int, int]) -> list[SlowMachine]:
-    """Ranks slower in the probe between two steps than peers of the same hardware, slowest
-    first."""
+    """Ranks slower in the probe between two steps than peers of their hardware, slowest first."""
     made, found = hardware(trace), []
     for measured in MEASURED:
         numbers = metric_samples(trace, f"probe.{measured}_ns")

@@ -387,8 +387,7 @@ def _init_s(trace: Trace) -> float:
 
 def _warm_up_s(trace: Trace, usual_ns: float) -> float:
     """What a rank's first steps, whatever their numbers, took beyond usual ones, of the median
-    rank: compilation, say. Of runs so long that their summary is one of many steps it is an upper
-    bound."""
+    rank: compilation, say. An upper bound of runs so long that summaries are of many steps."""
     rows, each = trace.summaries, []
     longer = np.maximum(rows["step_sum_ns"] - rows["count"] * usual_ns, 0)
     longer = np.minimum(longer, WARM_UP_STEPS * rows["step_max_ns"].astype(float))

@@ -149,7 +149,9 @@ class StepGrid:
 def step_grid(trace: Trace) -> StepGrid:
     """Build the grid; without a step that all ranks finished, a grid of no steps."""
     numbers, ranks = _common_steps(trace)
+    numbers, cut = _accounted(trace, numbers)
     numbers, untimed, limits = _finished(trace, numbers)
+    limits += cut
     unseen = len(untimed) > 0 and bool(np.isin(ranks, untimed).all())
     ranks = ranks if unseen else np.setdiff1d(ranks, untimed)
     pieces = _pieces(trace, len(numbers))
@@ -302,6 +304,19 @@ def _stops(trace: Trace) -> Callable[[int], bool]:
     return has_one
 
 
+def _accounted(trace: Trace, numbers: Array) -> tuple[Array, list[str]]:
+    """Steps without the last of ranks that were killed or still run, which write phases, counters
+    and summary of a step up to a second after it; and a sentence on them."""
+    steps = trace.of_kind(Kind.STEP)
+    marking = np.unique(steps["rank"][steps.flags & int(Flag.INFERRED) == 0]).tolist()
+    killed = [each for each in marking if each in trace.ranks and not trace.ranks[each].closed]
+    written = [trace.summaries["last_step"][trace.summary_rank == each] for each in killed]
+    last = [each.astype(np.int64).max(initial=-1) for each in written]
+    left = int((numbers > min(last)).sum()) if last and len(trace.summaries) else 0
+    limit = f"last steps left out, whose phases were not written any more: {left}"
+    return numbers[: len(numbers) - left], [limit] * (left > 0)
+
+
 def _finished(trace: Trace, numbers: Array) -> tuple[Array, Array, list[str]]:
     """Steps without the last ones, which hosts have ended and devices have not: with a call that
     has no end, though calls alike have one, and no later one of its rank; ranks of whose devices
@@ -401,8 +416,7 @@ def _by_rank(rows: Columns, which: Array) -> Array:
 
 
 def _last_begun(outer: Columns, rows: Columns) -> tuple[Array, Array]:
-    """Of each row, which of these, in order of rank and time, its rank had begun last, -1 none; and
-    whether there is one."""
+    """Of each row, which of these (by rank and time) its rank began last, and whether it did."""
     if not len(outer):
         return np.full(len(rows), -1), np.zeros(len(rows), bool)
     rank, own = (each["rank"].astype(np.int64) for each in (outer, rows))
@@ -456,8 +470,7 @@ def _recorded_columns(trace: Trace) -> dict[Kind, tuple[str, ...]]:
 
 
 def _sample(trace: Trace, numbers: Array) -> tuple[Trace, Array]:
-    """The records of stretches of steps all over the run, in order of rank, and a mask of these
-    steps."""
+    """Records of stretches of steps all over the run, in order of rank; a mask of these steps."""
     most = max(int(_SAMPLE_RECORDS / trace.table.per_step()), 1)
     each_of = max(2, min(BLOCK_STEPS, most // 16))
     starts = np.unique(np.linspace(0, len(numbers) - each_of, max(most // each_of, 2)).astype(int))

@@ -290,8 +290,7 @@ def ports(trace: Trace) -> list[dict[str, Any]]:
 
 
 def _rate(rows: Columns) -> float | None:
-    """Growth of a counter in bytes per ns, which is GB/s; None for one sample; resets count as
-    0."""
+    """Growth of a counter in bytes per ns, which is GB/s; None of one sample; resets are 0."""
     if len(rows) < 2 or rows.enter_ns[-1] <= rows.enter_ns[0]:
         return None
     grown = float(np.maximum(np.diff(values(rows)), 0).sum())

@@ -171,8 +171,7 @@ class DeviceTime(NamedTuple):
 
 
 def device_times(trace: Trace) -> dict[int, DeviceTime]:
-    """Device times of each rank whose devices' stamps are on the clock of the host and its
-    steps."""
+    """Device times of each rank whose devices' stamps are on the clock of its host and steps."""
     known = trace.host_clock_ranks
     events = trace.of_kind(Kind.COLLECTIVE, Kind.POINT_TO_POINT, Kind.SPAN) if known else None
     if events is None:
@@ -288,8 +287,7 @@ def step_table(trace: Trace, grid: StepGrid | None = None) -> Columns:
 
 
 def lateness(grid: StepGrid) -> Array:
-    """The latest arrival at a shared collective of the step, after the earliest rank's there.
-    (steps, ranks)."""
+    """The latest arrival at a shared collective, after the earliest rank's. (steps, ranks)."""
     table, rows = grid.graph.operations, grid.graph.rows
     shared = table.whole & (table.members > 1) & ~table.message
     rows = rows.select(np.append(shared, False)[rows.enter])

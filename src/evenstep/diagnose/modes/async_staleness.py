@@ -192,8 +192,7 @@ def _stale(
 
 
 def relations(case: Case, updates: Staleness | None) -> list[Evidence]:
-    """Rank correlation of logged outcomes with staleness and with the step time; no proof of a
-    cause."""
+    """Rank correlation of logged outcomes with staleness and with step time; no proof of cause."""
     evidence = []
     causes = {"step_time": (case.grid.steps, case.grid.step_ns)}
     if updates is not None:

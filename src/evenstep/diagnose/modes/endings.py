@@ -143,7 +143,7 @@ def _share(case: Case, place: Stuck) -> float:
         return 1 / len(case.stuck)
     whole = sum(other.since_ns for other in case.stuck)
     part = place.since_ns / whole if whole > 0 else 1 / len(case.stuck)
-    stood, ran = case.hung_ns, case.grid.total_ns
+    stood, ran = case.hung_ns, case.ran_ns
     return part * (stood / (stood + ran) if stood + ran > 0 else 1.0)
 
 
@@ -313,7 +313,8 @@ def rank_failed(case: Case) -> list[Finding]:
         return []
     first, ranks = case.failed[0], [death.rank for death in case.failed]
     mine = case.trace.summaries[case.trace.summary_rank == first.rank]  # also of steps not observed
-    last = max([0, *case.grid.steps[-1:].tolist(), *mine["last_step"].tolist()])
+    own = case.trace.of_kind(Kind.STEP)
+    last = max([0, *own.step[own["rank"] == first.rank].tolist(), *mine["last_step"].tolist()])
     if absent := _absent(case, first):
         return [_never_came(case, first, absent, last)]
     others = [death for death in case.dead if death.rank not in ranks]

@@ -211,8 +211,7 @@ def _alike(one: Array, other: Array) -> float:
 
 def _weighted_sum(over: Array, weight: Array) -> tuple[Array, float]:
     """The weighted sum of parts (steps, ranks, parts), and the share of its variance that these do
-    not have in common: by one common factor (Spearman 1904), on which all parts are taken to depend
-    alike."""
+    not have in common: by one factor (Spearman 1904), on which all are taken to depend alike."""
     parts = (over - over.mean(axis=(0, 1))).reshape(-1, len(weight))
     deviation = np.maximum(parts.std(axis=0), 1e-12)
     correlation = (parts.T @ parts) / (len(parts) * deviation[:, None] * deviation)

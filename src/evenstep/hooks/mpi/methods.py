@@ -52,8 +52,7 @@ class Watch:
     def reported(
         self, original: Any, enter: Enter, done: Callable[[Ticket, int, Any], None]
     ) -> Callable[..., Any]:
-        """A call that is recorded; `done` gets the ticket, the time before the call, and the
-        result."""
+        """A call that is recorded; `done` gets the ticket, the time before it, and the result."""
 
         def method(communicator: Any, *args: Any, **kwargs: Any) -> Any:
             if not self.armed:

@@ -115,8 +115,7 @@ class Batches:
 
 
 def _follow(owner: Any, name: str, then: Callable[[Any], None]) -> Callable[[], None]:
-    """Call `then` with the result of each call of a method, None if it raises; return how to
-    restore it."""
+    """Call `then` with each result of a method, None if it raises; return how to restore it."""
     original = getattr(owner, name)
 
     def method(*args: Any, **kwargs: Any) -> Any:

@@ -184,8 +184,7 @@ def _ahead(rank: Array, call: Array, after: Array, until: Array) -> Array:
 
 
 def _in_turn(lanes: Array, end: Array, longest: Array) -> Array:
-    """The ends of calls, none before that of the call before it in its lane and the longest
-    duration."""
+    """The ends of calls, none before that of its lane's call before and the longest duration."""
     end = end.copy()
     for low, high in pairwise(np.searchsorted(lanes, np.arange(lanes[-1] + 2))):
         busy = np.cumsum(longest[low:high])

@@ -207,8 +207,7 @@ def _launched_apart(file: KinetoFile, kernels: Columns) -> KinetoFile:
 
 
 def with_launch_rows(file: KinetoFile, kernels: Array, launches: Columns, at: Array) -> KinetoFile:
-    """The file with a launch of its own for each of these kernels: a copy of `launches` at a
-    time."""
+    """The file with a launch of its own for each of these kernels, copied from `launches`."""
     own = int(file.rows.correlation.max()) + 1 + np.arange(len(kernels))
     correlation = file.rows.correlation.copy()
     correlation[kernels] = own

@@ -172,8 +172,7 @@ def _stamp(item: Mapping[str, Any], field_name: str) -> int:
 
 
 def _enter(draft: Draft, log: _Log) -> None:
-    """Enter all records. Ranks are those of the largest communicator; in others they are mapped by
-    their process."""
+    """Enter all records. Ranks are those of the largest communicator; others' go by process."""
     largest = max(log.sizes, key=lambda name: log.sizes[name], default="")
     owners = _owners(log, largest, draft.limits)
     ranks: dict[_Process, list[int]] = {}

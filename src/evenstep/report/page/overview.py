@@ -173,8 +173,7 @@ PHASES_IN_ORDER = (*sorted(set(Phase) - {Phase.OTHER}), Phase.OTHER)
 
 
 def distributions(steps: Columns) -> Columns:
-    """Five quantiles of each phase that takes time, for each rank or range of ranks. `steps` is the
-    step table."""
+    """Five quantiles of each phase that takes time, by rank or ranks. `steps`: the step table."""
     least = SMALLEST * float((steps.end_ns - steps.start_ns).sum())
     known = [phase for phase in PHASES_IN_ORDER if _column(phase) in steps]
     took = [phase for phase in known if float(steps[_column(phase)].sum()) > least]

@@ -53,6 +53,7 @@ class Observed:
     pipeline: ObservedPipeline | None = None
     micro_batches: int = 1  # backwards of a step, in the last of which gradients leave
     sends: bool = False  # ranks send messages to one another
+    stops: int = 0  # steps with a checkpoint or an evaluation, of which there are no measurements
 
     @property
     def ranks(self) -> int:
@@ -150,6 +151,8 @@ def calibrate(seen: Observed) -> Calibration:
     limits = [*plan.limits, *links.limits]
     if seen.sends and plan.kind != "pipeline":
         limits.append("messages between ranks, which are not those of stages, are left out")
+    if seen.stops:
+        limits.append(f"steps with a checkpoint or an evaluation are left out: {seen.stops}")
     if not even:
         limits.append("nodes have different numbers of ranks: each rank has a node of its own here")
     return Calibration(scenario, step_times(seen.step_ns), fits, limits)
@@ -198,8 +201,7 @@ def _shares(phases: Mapping[str, Array], alike: Array) -> dict[str, float]:
 
 
 def _noises(seen: Observed, compute: Array) -> tuple[list[Noise], Array, float]:
-    """Noise of the compute, the part of each that is alike on all ranks, and the length without
-    both."""
+    """Noise of the compute, the part that is alike on all ranks, and the length without both."""
     factor = _rank_factors(compute)
     added = _added(compute, factor)
     factor = np.where(added > 0, 1.0, factor)

@@ -201,8 +201,7 @@ def _plan_stages(
 
 
 def _plan_sharded(sharded: Calls, reduced: Calls, ranks: int) -> WorkPlan:
-    """Layers gathered and scattered among shards; their all-reduce among replicas follows the last
-    micro-batch."""
+    """Layers gathered and scattered among shards; replicas reduce after the last micro-batch."""
     scatters = [one for one in _one_group(sharded) if one.operation == "reduce_scatter"]
     gathers = [one for one in _one_group(sharded) if one.operation == "all_gather"]
     parts = scatters or gathers

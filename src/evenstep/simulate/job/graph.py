@@ -205,8 +205,7 @@ class FinishedStep:
         return np.asarray(self.end[self.graph.main_ends[1], np.arange(len(self.begin))])
 
     def main(self, role: int) -> Iterator[tuple[int, Operation, Array, Array]]:
-        """Operations of a role's main stream with their numbers: when its ranks came to each, and
-        its end."""
+        """Operations of a role's main stream with numbers: when ranks came to each, and its end."""
         mine = self.graph.ranks_of[role]
         reached = self.begin[mine]
         for index, one in enumerate(self.graph.roles[role].operations):

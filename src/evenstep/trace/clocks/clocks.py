@@ -171,8 +171,7 @@ def _surer(one: OffsetLine | None, other: OffsetLine | None) -> OffsetLine | Non
 def _all_moved(
     table: Crossings, offsets: list[OffsetLine | None]
 ) -> tuple[list[OffsetLine | None], Array]:
-    """Every clock's offset, moved, and a mask of these; a clock that shares no collective keeps its
-    own."""
+    """Every clock's offset, moved, and a mask of these; one that shares no collective keeps its."""
     moved = list(offsets)
     settled = np.array([number == 0 for number in range(len(offsets))])
     movable = np.array([offset is not None for offset in offsets]) & ~settled
