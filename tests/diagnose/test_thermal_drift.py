@@ -166,7 +166,7 @@ def suddenly(time):
     return (time >= 0.5).astype(float)
 
 
-@pytest.mark.parametrize("course", [linear, late, suddenly])
+@pytest.mark.parametrize("course", [linear, late])
 def test_what_slows_all_ranks_down_is_a_loss_of_nobody(course, worst):
     """Machines that share a fan or a power limit have no others beside them."""
     world = drifting(list(range(8)), 40, course)
@@ -174,6 +174,31 @@ def test_what_slows_all_ranks_down_is_a_loss_of_nobody(course, worst):
     assert (finding.mode, list(finding.where.ranks)) == ("thermal_drift", [])
     assert [one.metric for one in finding.evidence] == ["growth_of_own_work"]
     assert finding.severity == pytest.approx(world.injected_share(), rel=0.1)
+
+
+def in_stages(time):
+    return np.searchsorted([0.3, 0.55, 0.8], time) / 3
+
+
+@pytest.mark.parametrize("course", [suddenly, in_stages])
+def test_batches_that_are_longer_from_a_step_on_are_no_loss(course):
+    """A curriculum of lengths: what else is slow is found beside it."""
+    world = drifting(list(range(8)), 40, course)
+    assert not diagnose(world.trace()).findings
+    late = np.zeros((STEPS, 8))
+    late[:, 5] = 30 * MS
+    (found,) = diagnose(world.delayed(Phase.BACKWARD, late).trace()).findings
+    assert (found.mode, found.where.ranks) == ("straggler", [5])
+
+
+@pytest.mark.parametrize("course", [suddenly, in_stages])
+def test_a_node_that_is_slow_in_proportion_to_its_work_does_not_drift(course, worst):
+    """Longer batches take a slow node longer, too."""
+    everybody = drifting(list(range(8)), 100, course)
+    slow = np.zeros((STEPS, 8))
+    slow[:, 4:] = 0.3 * (100 + 100 * course(np.linspace(0, 1, STEPS)))[:, None] * MS
+    finding = worst(everybody.delayed(Phase.BACKWARD, slow))
+    assert (finding.mode, sorted(finding.where.ranks)) == ("straggler", [4, 5, 6, 7])
 
 
 def test_of_a_job_of_one_rank_nothing_is_said_of_all_ranks():

@@ -1,11 +1,13 @@
 """Steps that start up are left out, and no others."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.measure.grid import warm_up_steps
-from evenstep.trace.spool.layout import Phase
+from evenstep.trace.spool.layout import Kind, Phase
 from evenstep.trace.store import reading
 from evenstep.trace.store.writing import write_store
 from tests.diagnose.synthetic import MS, World
@@ -57,3 +59,30 @@ def test_stops_on_record_are_no_measure_of_how_long_steps_take(phase, tmp_path, 
     assert diagnose(reading.load_store(tmp_path / "store")).summary["steps"] == 59
     early = World().delayed(phase, table + first)
     assert diagnose(early.trace()).summary["steps"] == 60
+
+
+def test_hosts_that_wait_for_several_steps_at_once_do_not_tell_how_long_one_takes():
+    """They issue ten steps in a fifth of their time: the first ones of a device take longer."""
+    table = np.zeros((60, 4))
+    table[0], table[1] = 300 * MS, 200 * MS
+    trace = World(steps=60, on_device=True).delayed(Phase.BACKWARD, table).trace()
+    events, steps = trace.events, trace.of_kind(Kind.STEP)
+    start = np.zeros((4, 60), np.int64)
+    start[steps["rank"], steps.step] = steps.enter_ns
+    begun = start[events["rank"], events.step // 10 * 10]
+    waits = (events.kind == int(Kind.STEP)) & (events.step % 10 == 9)
+    waits |= events.kind == int(Kind.COLLECTIVE)  # the end is its device's
+    ends = np.where(waits, events.exit_ns, begun + (events.exit_ns - begun) // 5)
+    enter = begun + (events.enter_ns - begun) // 5
+    found = diagnose(replace(trace, events=events.with_columns(enter_ns=enter, exit_ns=ends)))
+    assert found.summary["steps"] == 58
+    assert not found.findings
+
+
+def test_a_start_is_none_of_the_steps_that_are_slow_now_and_then():
+    """A batch that is late once takes longer than the second step."""
+    first, batches = np.zeros((30, 4)), np.zeros((30, 4))
+    first[:2], batches[[9, 17], 3] = 90 * MS, 300 * MS
+    slow = World(steps=30).delayed(Phase.FORWARD, first).delayed(Phase.INPUT, batches)
+    (found,) = diagnose(slow.trace()).findings
+    assert (found.mode, found.where.ranks) == ("input_pipeline", [3])

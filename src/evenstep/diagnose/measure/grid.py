@@ -267,12 +267,26 @@ def _common_steps(trace: Trace) -> tuple[Array, Array]:
         numbers = numbers[numbers > max(oldest[rank] for rank in cut)]
     if not len(numbers) or numbers[0] >= WARM_UP_STEPS:
         return numbers, present
+    stops, length = _stops(trace), _lengths(trace, steps, numbers)
+    return numbers[warm_up_steps(length, lambda at: stops(int(numbers[at]))) :], present
+
+
+def _lengths(trace: Trace, steps: Columns, numbers: Array) -> Array:
+    """Median length of these steps over ranks, ns; on a device, whose host runs ahead, from the end
+    before it to its own, the first at least from its first entry and as long as on hosts."""
     mine = np.isin(steps.step, numbers)
     length = (steps.exit_ns - steps.enter_ns)[mine].astype(float)
-    place = np.searchsorted(numbers, steps.step[mine])
-    length = medians_of(length, place, len(numbers))
-    stops = _stops(trace)
-    return numbers[warm_up_steps(length, lambda at: stops(int(numbers[at]))) :], present
+    length = medians_of(length, np.searchsorted(numbers, steps.step[mine]), len(numbers))
+    if isinstance(trace.events, OnDisk) and not trace.events.on_device:
+        return length
+    calls = trace.of_kind(Kind.COLLECTIVE)
+    calls = calls.select((calls.device_exit_ns > 0) & np.isin(calls.step, numbers))
+    calls = calls.select(calls["rank"] == calls["rank"].min(initial=2**31 - 1))
+    ended = np.zeros(len(numbers), np.int64)
+    np.maximum.at(ended, np.searchsorted(numbers, calls.step), calls.device_exit_ns)
+    begun = min(calls.device_enter_ns.min(initial=2**62), ended[0] - int(length[0]))
+    seen = (ended > 0) & np.append(True, ended[:-1] > 0)
+    return np.where(seen, np.diff(ended, prepend=begun), length)
 
 
 def warm_up_steps(length_ns: Array, stops: Callable[[int], bool] | None = None) -> int:

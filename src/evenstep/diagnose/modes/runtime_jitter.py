@@ -17,7 +17,7 @@ from evenstep.diagnose.lateness.delays import WORK_PHASES, Cause
 from evenstep.diagnose.lateness.thresholds import FEWEST_STEPS
 from evenstep.diagnose.levels import FEWEST, LOW, MOST, NAMED, NEARLY_ALL, SEVERAL
 from evenstep.diagnose.measure.effects import effects_of_actions
-from evenstep.diagnose.measure.grid import SHORTEST_STEPS, WARM_UP_STEPS, during
+from evenstep.diagnose.measure.grid import WARM_UP_STEPS, during
 from evenstep.diagnose.measure.hosts import Contention, growth, metric_samples
 from evenstep.diagnose.modes.intervention import (
     Gain,
@@ -47,12 +47,10 @@ def find(case: Case) -> list[Finding]:
 
 
 def _stalls(case: Case) -> list[Finding]:
-    """Few steps, at no steady interval, in which most ranks have much more work than usual. None of
-    those with which a run begins that is too short to tell its start from what comes later."""
+    """Few steps, at no steady interval, in which most ranks have much more work than usual;
+    not only those with which a run begins: so it starts up, whatever else came later."""
     seen, steps = slow_together(case), case.grid.steps
-    if seen is None or seen.peak is not None:
-        return []
-    if len(steps) < SHORTEST_STEPS and steps[seen.slow].max() < WARM_UP_STEPS:
+    if seen is None or seen.peak is not None or steps[seen.slow].max() < WARM_UP_STEPS:
         return []
     count, ranks = int(seen.slow.sum()), case.grid.ranks
     alone = f"rank {ranks[0]} has" if case.trace.world > 1 else "the job has"

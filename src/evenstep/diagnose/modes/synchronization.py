@@ -147,12 +147,7 @@ def _explained_share(series: Array, model: Array) -> float:
 
 
 def of_slow_steps(
-    case: Case,
-    name: str,
-    seen: SlowSteps,
-    *,
-    numbers: Mapping[str, Any],
-    **fields: Any,
+    case: Case, name: str, seen: SlowSteps, *, numbers: Mapping[str, Any], **fields: Any
 ) -> list[Finding]:
     """The finding of slow steps that surely cost enough: few that stand out one by one did, however
     wide the interval of their mean. Sentences may use, beside `numbers`, `fast` and `slow` (lengths

@@ -1,5 +1,5 @@
 """`thermal_drift`: the own work of one rank or one node grows slowly, that of others does not; or
-that of all ranks grows."""
+that of all ranks grows. What comes at once on all is longer batches, as of a curriculum."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from evenstep.statistics.interval import MAD_SIGMA
 from evenstep.statistics.trend import BLOCKS, FEWEST, Trend, isotonic, thin, trend
 from evenstep.trace.columns import Array
 
-SUDDEN = 0.6  # of the growth within three neighbouring blocks: then it is no drift
+SUDDEN = 0.6  # of the growth in jumps, of three neighbouring blocks each: then it is no drift
 WARMER_CELSIUS = 3.0  # than at the beginning: sensors have steps of 1
 SLOWER_CLOCK = 0.97  # of that at the beginning: steps of 15 MHz are about 1 %
 THROTTLES = ("gpu.thermal_throttle_flag", "gpu.power_throttle_flag", "gpu.hardware_slowdown_flag")
@@ -37,29 +37,31 @@ class Drift(NamedTuple):
 
 
 def drifts(case: Case) -> list[Drift]:
-    """Ranks whose own work grows gradually, by itself and against the others', by more than theirs
-    changes by chance; of a node as a whole, those that grow with it."""
+    """Ranks whose own work grows gradually, by itself and in proportion to the others', by more
+    than theirs changes by chance; of a node as a whole, those that grow with it."""
     grid = case.grid
     if grid.shape[1] < 2 or len(grid.steps) < FEWEST:
         return []
     work, hours = case.program_ns, (np.cumsum(grid.step_ns) - grid.step_ns[0]) / 3.6e12
-    (at, excess), own = thin(hours, above := above_others(work)), thin(hours, work)[1]
+    usual = np.maximum(np.quantile(work, 0.5, axis=1, method="lower"), 1.0)[:, None]
+    above = above_others(work) * np.median(usual) / usual
+    (at, excess), own = thin(hours, above), thin(hours, work)[1]
     quarters = (np.array_split(one, 4)[::3] for one in (excess, own))
     changed = [np.median(last, axis=0) - np.median(first, axis=0) for first, last in quarters]
     moved = MAD_SIGMA * np.abs(changed).min(axis=0)
     node = np.array([case.trace.ranks[int(rank)].node for rank in grid.ranks])
     places = [np.flatnonzero(node == name) for name in np.unique(node)]
-    places = [place for place in places if 1 < len(place) < len(node)]
+    units = [*np.arange(len(node))[:, None], *(one for one in places if 1 < len(one) < len(node))]
     found: dict[int, Drift] = {}
-    for lanes in [*np.arange(len(node))[:, None], *places]:
+    for lanes in units:
         one = _risen(at, excess[:, lanes].mean(axis=1), own[:, lanes].mean(axis=1))
-        chance, usual = SURE / (len(node) + len(places)), np.median(np.delete(moved, lanes))
-        if one is None or one.per_hour.p > chance or one.growth_ns < SIGMAS * usual:
+        least = SIGMAS * np.median(np.delete(moved, lanes))
+        if one is None or one.growth_ns < least or one.per_hour.p > SURE / len(units):
             continue
         for lane in lanes.tolist():
             if trend(at, excess[:, lane]).slope >= MOST * one.per_hour.slope:
                 onset = int(np.array_split(np.arange(len(hours)), len(at))[one.onset][0])
-                risen = _rise(hours, above[:, lane])
+                risen = _rise(hours, above[:, lane]) * usual[:, 0] / np.median(usual)
                 mine = one._replace(rank=int(grid.ranks[lane]), onset=onset, risen_ns=risen)
                 found.setdefault(lane, mine)
     return list(found.values())
@@ -74,9 +76,9 @@ def _rise(hours: Array, excess: Array) -> Array:
     return np.asarray(np.interp(hours, at, level - level[0]) + between / 2)
 
 
-def _risen(at: Array, excess: Array, own: Array, sudden: float = SUDDEN) -> Drift | None:
+def _risen(at: Array, excess: Array, own: Array, jumps: int = 1) -> Drift | None:
     """The growth of a series out of its noise, and the block from which the excess stays above a
-    tenth of it; None where a few blocks have the `sudden` part of it, or it was late before."""
+    tenth of it; None where so few jumps have most of it, or the series was late before."""
     risen = isotonic(excess)
     growth = float(risen[-1] - risen[0])
     noise = MAD_SIGMA * float(np.median(np.abs(excess - risen)))
@@ -84,7 +86,10 @@ def _risen(at: Array, excess: Array, own: Array, sudden: float = SUDDEN) -> Drif
         return None
     onset = int(np.argmax(risen > risen[0] + max(0.1 * growth, 2 * noise)))
     rise = trend(at, excess, excess - risen)
-    if float((risen[3:] - risen[:-3]).max()) >= sudden * growth:
+    rises = np.diff(risen)
+    for _ in range(jumps):
+        rises[int(np.convolve(rises, np.ones(3), "valid").argmax()) :][:3] = 0.0
+    if rises.sum() <= (1 - SUDDEN) * growth:
         return None
     if trend(at, own).slope <= MOST * rise.slope:  # the others' work falls instead
         return None
@@ -103,12 +108,12 @@ def find(case: Case) -> list[Finding]:
 
 
 def _of_all(case: Case) -> list[Finding]:
-    """What the work of most ranks has more than at the beginning, gradually or from a step on."""
+    """What the work of most ranks has more than at the beginning, where that grew gradually."""
     work = np.quantile(case.program_ns, 0.5, axis=1, method="lower")
     at, own = thin(rows := np.arange(len(work)), work)
     start_ns, known = float(np.median(own[:SEVERAL])), case.trace.elapsed_known
     known &= len(own) >= FEWEST and not case.grid.unseen
-    one = _risen(at, own - start_ns, own, np.inf) if known else None
+    one = _risen(at, own - start_ns, own, SEVERAL) if known else None
     if one is None or one.per_hour.p > SURE:
         return []
     more, steps = np.maximum(np.interp(rows, at, isotonic(own)) - start_ns, 0.0), case.grid.steps
@@ -134,8 +139,7 @@ def _of_node(case: Case, place: list[Drift]) -> list[Finding]:
     cells = case.delays.cells(Cause.WORK) & np.isin(grid.ranks, ranks)
     if not signs and case.idles(cells):
         return []
-    late = np.where(case.claims.claim(cells), case.delays.late_ns[Cause.WORK], 0.0)
-    more = np.maximum(risen, late)
+    more = np.maximum(risen, case.delays.late_ns[Cause.WORK] * case.claims.claim(cells))
     why = "hot" if signs else "unproven" if case.costs.graph.device.any() else "grows"
     seen = [
         say(f"thermal_drift.{sign.metric}", measured=sign.measured, expected=sign.expected)
