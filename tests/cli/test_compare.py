@@ -1,9 +1,11 @@
 """`evenstep compare` on simulated runs."""
 
 import json
+from contextlib import nullcontext
 
 import pytest
 
+from evenstep.cli import progress
 from evenstep.cli.compare import short_names
 from evenstep.cli.main import main
 from evenstep.report.schema import schema
@@ -54,6 +56,15 @@ def test_a_slow_rank_makes_a_run_worse(compare):
     assert sum(part["difference_ns"] for part in found["parts"]) == pytest.approx(
         found["difference_ns"]
     )
+
+
+def test_each_run_that_was_diagnosed_is_counted(compare, monkeypatch):
+    told = []
+    monkeypatch.setattr(
+        progress, "counting", lambda text: nullcontext(lambda *far: told.append((text, *far)))
+    )
+    compare("calm", "again", "slow")
+    assert told == [("diagnosed {} of {} runs", number, 3) for number in (1, 2, 3)]
 
 
 @pytest.mark.parametrize("form", [(), ("--normalised",)])

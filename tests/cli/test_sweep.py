@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from evenstep.cli import progress
 from evenstep.cli.main import main
 
 SCENARIO = """
@@ -52,6 +53,16 @@ def test_the_same_command_goes_on_where_it_was(scenario, tmp_path, capsys):
     assert main([*command, str(tmp_path / "out")]) == 0
     assert "2 of 2 already finished" in capsys.readouterr().err
     assert next((tmp_path / "out").glob("results.*")).read_bytes() == table
+
+
+def test_twice_as_many_workers_are_expected_to_take_half_as_long(scenario, monkeypatch):
+    told = []
+    monkeypatch.setattr(progress, "announce", lambda what, seconds: told.append((what, seconds)))
+    for workers in ("1", "2"):
+        main(["sweep", scenario, "--vary", "nodes=2,4", "--workers", workers])
+    (what, alone_s), (_, both_s) = told
+    assert what == "2 simulations"
+    assert alone_s == pytest.approx(2 * both_s)
 
 
 def shown_of(out):

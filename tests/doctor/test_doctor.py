@@ -7,6 +7,7 @@ from string import Formatter
 import pytest
 
 from evenstep.cli.main import main
+from evenstep.compiled.library import Library
 from evenstep.doctor import examination
 from evenstep.doctor.check import TEXTS, Severity
 from evenstep.doctor.examination import examine
@@ -89,9 +90,16 @@ def test_the_command_prints_json_and_exits_1_on_a_problem(host, capsys):
     assert sum(found["counts"].values()) == len(found["checks"])
 
 
-def test_the_command_examines_this_very_host(capsys):
+def test_the_command_examines_this_very_host_and_its_recorder(host, capsys, monkeypatch):
+    library = "evenstep.hooks.torch.library"
+    monkeypatch.setattr(f"{library}.installed_folder", lambda: "torch")
+    monkeypatch.setattr(f"{library}.build_recorder", lambda _: Library(None, "no compiler here"))
     assert main(["doctor", "--all"]) in (0, 1)
-    assert "versions.python: Python 3" in capsys.readouterr().out
+    told = " ".join(capsys.readouterr().out.split())
+    assert "versions.python: Python 3" in told
+    assert "no compiler here" in told
+    assert main(["doctor", "--all", "--root", str(host().root)]) in (0, 1)
+    assert "no compiler here" not in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_folder_that_is_no_copy_of_a_host_is_refused(capsys, tmp_path):
