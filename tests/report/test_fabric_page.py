@@ -11,9 +11,9 @@ from evenstep.report.page import html, sheet
 from evenstep.report.page.sheet import Chart
 from evenstep.scenario import scenario as scenarios
 from evenstep.simulate.result import Result
+from evenstep.simulate.simulation import simulate_trace
 from evenstep.words import number, percent
 from tests.report.test_browser import Opened
-from tests.simulate.recorded import simulate_trace
 
 JOB = (
     "work.forward_ms=10", "work.gradient_bytes=20MB", "collectives.algorithm=ring", "run.steps=3",

@@ -13,10 +13,9 @@ from evenstep.scenario.scenario import parse
 from evenstep.simulate.calibrate.calibrate import PHASES, Observed, calibrate
 from evenstep.simulate.calibrate.links import ObservedCollectives, fit_line, fit_links, work_of
 from evenstep.simulate.calibrate.noise import common_part, fit_noise, lasting_part
-from evenstep.simulate.simulation import simulate
+from evenstep.simulate.simulation import simulate, simulate_trace
 from evenstep.trace.spool.layout import Kind
 from tests.diagnose.programs import pipeline, ring
-from tests.simulate.recorded import simulate_trace
 from tests.simulate.worlds import MS, scenario
 
 BASE = ("cluster.nodes=8", "cluster.gpus_per_node=2", "cluster.nics_per_node=2",

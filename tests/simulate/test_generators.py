@@ -5,9 +5,8 @@ import pytest
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.errors import ConfigError
-from evenstep.simulate.simulation import simulate
+from evenstep.simulate.simulation import simulate, simulate_trace
 from evenstep.trace.spool.layout import Kind, Op
-from tests.simulate.recorded import simulate_trace
 from tests.simulate.worlds import MS, scenario
 
 QUICK = (

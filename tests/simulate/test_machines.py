@@ -3,8 +3,7 @@ import pytest
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.errors import ConfigError
-from evenstep.simulate.simulation import set_up, simulate
-from tests.simulate.recorded import simulate_trace
+from evenstep.simulate.simulation import set_up, simulate, simulate_trace
 from tests.simulate.worlds import MS, scenario
 
 #: two cards and two NUMA nodes a machine, 2 GPUs and a card at each

@@ -2,9 +2,8 @@ import pytest
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.simulate import simulation
-from evenstep.simulate.simulation import simulate
+from evenstep.simulate.simulation import simulate, simulate_trace
 from evenstep.simulate.wires.world_python import PythonWorld
-from tests.simulate.recorded import simulate_trace
 from tests.simulate.worlds import MS, scenario
 
 #: two jobs of two nodes each, whose rings share one link of 12.5 GB/s each way

@@ -5,10 +5,9 @@ import pytest
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.simulate.job.recording import RecordRow, SimulatedRecorder
-from evenstep.simulate.simulation import simulate, simulate_to
+from evenstep.simulate.simulation import simulate, simulate_to, simulate_trace
 from evenstep.trace.loading import load
 from evenstep.trace.spool.layout import Kind, Phase
-from tests.simulate.recorded import simulate_trace
 from tests.simulate.worlds import scenario
 
 JOB = (

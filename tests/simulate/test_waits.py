@@ -4,9 +4,8 @@ trace: from when a rank is blocked until the last has entered, which no network 
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.simulate.simulation import simulate
+from evenstep.simulate.simulation import simulate, simulate_trace
 from evenstep.trace.spool.layout import Kind
-from tests.simulate.recorded import simulate_trace
 from tests.simulate.worlds import scenario
 
 RANKS = 8

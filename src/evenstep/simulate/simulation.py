@@ -31,6 +31,7 @@ from evenstep.simulate.wires.interface import STUCK
 from evenstep.simulate.wires.world import make_world
 from evenstep.trace.columns import Array
 from evenstep.trace.spool.folder import RunFolder
+from evenstep.trace.trace import Trace
 
 #: Called with the number of finished steps and of all steps.
 Progress = Callable[[int, int], None]
@@ -141,6 +142,16 @@ def step_times(setup: Setup, enough: Enough, most: float = math.inf) -> Array:
         if enough(found, run.followed / (scenario.run.steps if is_calm else done.number + 1)):
             break
     return found
+
+
+def simulate_trace(scenario: Scenario) -> tuple[Result, Trace]:
+    """Run a scenario and read its trace."""
+    from tempfile import TemporaryDirectory
+
+    from evenstep.trace.loading import load  # what a run alone does not need
+
+    with TemporaryDirectory() as folder:
+        return simulate_to(Path(folder) / "run", scenario), load(Path(folder) / "run")
 
 
 def simulate_to(folder: Path, scenario: Scenario, *, progress: Progress | None = None) -> Result:
