@@ -196,6 +196,13 @@ def test_what_the_data_cannot_carry_is_said():
         assert words in limits
 
 
+def test_of_one_rank_nothing_is_said_of_a_fabric_or_of_contention():
+    limits = " ".join(projection(world(8, steps=40).trace(), [1])["limits"])
+    assert "only 40 steps" in limits
+    assert "fabric" not in limits
+    assert "contention" not in limits
+
+
 def test_a_run_in_which_nobody_was_seen_to_wait_is_said_to_be_one():
     limits = projection(World(steps=40, collectives=False).trace(), [64])["limits"]
     assert any(limit.startswith("no collective was seen in which") for limit in limits)

@@ -233,7 +233,7 @@ def _limits(
     seen = min(part.noise.values for part in model.parts)
     families = dict.fromkeys(part.noise.family.replace("_", " ") for part in model.parts)
     scheduler, odd = contention(trace, grid), _uneven(grid, cut)
-    elsewhere = largest != len(grid.ranks) and cut.barriers
+    elsewhere = largest not in (1, len(grid.ranks)) and cut.barriers  # one rank moves nothing
     low, high = grows.bounds(largest)
     holding = {
         "few": steps // 100 < FEWEST,  # above the p99
