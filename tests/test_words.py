@@ -118,6 +118,14 @@ def test_a_clause_that_ends_in_a_preposition_keeps_it(text, most, short):
     assert words.shorten(text, most) == short
 
 
+def test_a_shortened_sentence_keeps_no_condition_of_what_it_leaves_out():
+    text = "find what grows in every step; if nothing does, sample clocks of the machine"
+    assert words.shorten(text, 12) == text.partition(";")[0]
+    assert words.shorten("look at rank 3, if it is there, and at all others", 8) == (
+        "look at rank 3, if it is there"
+    )
+
+
 def test_a_list_is_shortened_to_what_it_is_a_list_of():
     text = "look for what slows rank 3 down in every phase: clocks, temperature, power limit"
     assert words.shorten(text, 11) == "look for what slows rank 3 down in every phase"

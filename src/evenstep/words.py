@@ -269,7 +269,8 @@ def shorter_forms(text: str) -> tuple[list[str], list[str]]:
         for end in ends:
             head, rest = bare[: end.start()], bare[end.end() :]
             listed = head.endswith(",") and ":" in head and not re.match(_RELATIVE, rest)
-            if not listed and count_words(head) >= FEWEST_WORDS:
+            condition = re.search(r"(?:^|[;:] )(?:if|where) [^;:]+,$", head)  # of what is left out
+            if not (listed or condition) and count_words(head) >= FEWEST_WORDS:
                 found.append(_LEADS_ON.sub("", head))
         return found[::-1]
 
