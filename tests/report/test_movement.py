@@ -100,5 +100,5 @@ def test_loose_coupling_is_told(found: dict, line: str) -> None:
 def test_checkpoints_say_how_often_they_help() -> None:
     found = {"reset": 1, "unchanged": 3, "amplified": 0, "events": []}
     (line,) = said(checkpoints=found)
-    assert line == "after checkpoints and restarts the run is steadier 1 time, as before 3 times"
+    assert line == "of 4 checkpoints and restarts, the run is steadier after 1"
     assert said(checkpoints={"reset": 0, "unchanged": 3, "amplified": 0, "events": []}) == []
