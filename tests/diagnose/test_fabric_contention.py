@@ -190,16 +190,17 @@ def test_a_tail_of_transfers_is_named_where_it_surely_costs_enough(style):
     assert "stall" in finding.title
 
 
-def staged(slow_ns: float):
-    """A pipeline of one node a stage, the messages between the second and the third of which take
-    `slow_ns`; and how long it ran."""
+def staged(took_ns, **how):
+    """A pipeline of one node a stage whose messages between two ranks take `took_ns(ends, step)`;
+    and how long it ran."""
 
     def between(rank, do):
-        if do.what not in ("send", "receive"):
-            return do
-        return do._replace(ns=slow_ns if {rank, do.peer} == {1, 2} else MS / 2)
+        return do._replace(ns=min(rank, do.peer)) if do.what in ("send", "receive") else do
 
-    job = pipeline(replicas=1, noise=0.02, transfer=lambda do, step: do.ns)
+    def transfer(do, step):
+        return took_ns(int(do.ns), step) if do.what in ("send", "receive") else MS / 2
+
+    job = pipeline(replicas=1, noise=0.02, transfer=transfer, **how)
     program = job.program
     job = replace(job, program=lambda rank: [between(rank, do) for do in program(rank)])
     run = job.run()
@@ -209,8 +210,42 @@ def staged(slow_ns: float):
     return trace, run.length_ns
 
 
+def always(slow_ns):
+    """Messages between the second and the third stage take that long, the others .5 ms."""
+    return staged(lambda lower, step: slow_ns if lower == 1 else MS / 2)
+
+
+@pytest.mark.parametrize("device", [False, True])
+def test_messages_that_are_slow_for_some_steps_are_others_traffic(device):
+    """On all links at once, so that none is slower than another."""
+
+    def took(factor):
+        return lambda lower, step: 2 * MS * (factor if 12 <= step < 20 else 1)
+
+    (slow, lasted), (well, usual) = (staged(took(of), device=device) for of in (4, 1))
+    first = diagnose(slow).findings[0]
+    assert (first.mode, list(first.where.links)) == ("fabric_contention", [])
+    assert (list(first.when.steps), first.when.pattern) == ([(12, 19)], "bursty")
+    assert first.severity == pytest.approx(1 - usual / lasted, rel=0.1)
+    assert "fabric_contention" not in [finding.mode for finding in diagnose(well).findings]
+
+
+def test_messages_of_one_link_that_stall_now_and_then_are_told_with_the_link():
+    def took(more):
+        draw = np.random.default_rng(5)
+        stalls = draw.random(10**4) < 0.05
+        number = iter(range(10**4))
+        return lambda lower, step: MS + more * (lower == 2 and stalls[next(number)])
+
+    (slow, lasted), (_, usual) = (staged(took(more)) for more in (60 * MS, 0))
+    first = diagnose(slow).findings[0]
+    assert (first.mode, list(first.where.links)) == ("fabric_contention", ["node2-node3"])
+    assert first.title == "Transfers that stall on node2-node3"
+    assert first.severity == pytest.approx(1 - usual / lasted, rel=0.1)
+
+
 def test_a_link_whose_messages_are_always_slow_is_named_and_costed():
-    (slow, took), (well, usual) = staged(12 * MS), staged(MS / 2)
+    (slow, took), (well, usual) = always(12 * MS), always(MS / 2)
     first = diagnose(slow).findings[0]
     assert (first.mode, list(first.where.links)) == ("fabric_contention", ["node1-node2"])
     assert first.severity == pytest.approx(1 - usual / took, rel=0.05)
@@ -219,7 +254,7 @@ def test_a_link_whose_messages_are_always_slow_is_named_and_costed():
 
 
 def test_messages_of_which_one_end_is_lost_are_of_no_link():
-    trace, _ = staged(12 * MS)
+    trace, _ = always(12 * MS)
     events = trace.events
     sent = (events.kind == int(Kind.POINT_TO_POINT)) & (events.op == int(Op.SEND))
     lost = sent & (events["rank"] == 0) & (events.step % 2 == 1)

@@ -1,10 +1,12 @@
 """Micro-batches of different lengths in made pipelines: what they cost, and whose work is whose."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.graph.peers import micro_batches
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import open_case
@@ -53,6 +55,15 @@ def test_without_different_lengths_a_pipeline_is_as_long_as_one_of_the_mean_leng
     saved = case.costs.saved([_without_lengths(case.costs, batches, Change.none())])[0].sum()
     true = uneven.length_ns - even.length_ns
     assert saved == pytest.approx(true, rel=0.1)
+
+
+def test_a_first_micro_batch_that_warms_up_all_stages_makes_no_lengths_that_vary():
+    """In a run of few steps, which are all looked at."""
+    lengths = np.ones((8, MICRO))
+    lengths[0, 0] = 40
+    trace = replace(pipeline(lengths, "1f1b"), noise=0.02, steps=8).run().trace()
+    assert micro_batches(open_case(trace).costs.graph).correlation < 0.5
+    assert "workload_imbalance" not in {one.mode for one in diagnose(trace).findings}
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])

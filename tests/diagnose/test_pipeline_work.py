@@ -97,3 +97,14 @@ def test_a_kind_that_no_sampled_step_has_keeps_what_was_known_of_it(monkeypatch)
     share[1, 0] = 1.0
     found = gaps.best_shares(some, share, np.zeros(2, bool), share)
     np.testing.assert_array_equal(found[1], share[1])
+
+
+def test_hosts_that_run_ahead_of_a_slow_device_do_not_tell_where_in_the_step_it_is_slow():
+    """Steps of hosts last 2 ms each: no phase of them is longer on the rank that is waited for."""
+    trace = pipeline(device=True, noise=0.01, slow={3: 1.4}).run().trace()
+    rows = trace.events
+    ends = np.where(rows.kind == int(Kind.STEP), rows.enter_ns + 2 * MS, rows.exit_ns)
+    found = diagnose(replace(trace, events=rows.with_column("exit_ns", ends))).findings[0]
+    assert (found.mode, list(found.where.ranks)) == ("straggler", [3])
+    assert found.title.startswith("Slow steps")
+    assert "no phases tell where" in found.cause

@@ -19,6 +19,12 @@ def test_every_nth_value_is_found_with_its_height(period):
     assert found.height == pytest.approx(5, abs=0.2)
 
 
+def test_a_place_of_the_period_without_a_high_value_is_no_pulse():
+    series = np.random.default_rng(0).normal(10, 0.1, 40)
+    series[5::5] += 5
+    assert np.array_equal(np.flatnonzero(pulses(series).places), np.arange(5, 40, 5))
+
+
 def test_the_chance_of_pulses_counts_every_set_of_places_that_is_as_unlikely():
     """Five high values of 31 in C(31, 5) = 169,911 ways: all five places of a period with five are
     those of period 6 from 1 to 5, and of period 7 from 0 to 2."""

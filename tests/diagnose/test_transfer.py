@@ -62,14 +62,14 @@ def test_shorter_transfers_give_back_what_the_world_gains_with_them(world, trans
     world = replace(world, steps=20, transfer_ns=transfer_ns)
     shorter = replace(world, transfer_ns=transfer_ns - less_ns)
     case = open_case(world.trace())
-    gained = case.gained(np.full(len(case.transfers.rows), less_ns)).sum()
+    gained = case.saved(case.transferred(np.full(len(case.transfers.rows), less_ns))).sum()
     assert gained == pytest.approx(world.length_ns() - shorter.length_ns(), rel=0.02)
 
 
 @styles
 def test_transfers_that_stay_as_long_give_nothing_back(world):
     case = open_case(world.trace())
-    assert case.gained(np.zeros(len(case.transfers.rows))).max() == 0
+    assert case.saved(case.transferred(np.zeros(len(case.transfers.rows)))).max() == 0
 
 
 def test_the_quiet_level_is_not_raised_by_slow_episodes():

@@ -26,6 +26,7 @@ class Pipeline:
     slower: dict[int, float] = field(default_factory=dict)
     slow_link: dict[tuple[int, int], float] = field(default_factory=dict)  # more, of two stages
     slow_from: dict[tuple[int, int], int] = field(default_factory=dict)  # if later: the first step
+    stops_ms: dict[int, float] = field(default_factory=dict)  # of all stages, as a step begins
     posted_early: bool = False  # all receives of a step at its beginning
     on_device: bool = False  # as profiles show: entered when compute had come to it
 
@@ -46,6 +47,7 @@ class _Run:
         self.rows: list[dict[str, float]] = []
         for step in range(world.steps):
             self.step, self.began = step, dict(self.now)
+            self.now = {rank: now + world.stops_ms.get(step, 0.0) for rank, now in self.now.items()}
             self._direction(1, world.forward_ms, Phase.FORWARD)
             self._direction(-1, world.backward_ms, Phase.BACKWARD)
             for rank, now in self.now.items():

@@ -48,6 +48,17 @@ def test_a_first_and_a_last_stage_that_are_slow_are_both_told_and_inner_ones_may
     assert sum(each["severity"] for each in found) == pytest.approx(cost, rel=0.1)
 
 
+@pytest.mark.parametrize("device", [False, True])
+@pytest.mark.parametrize("micro_batches", [2, 8])
+def test_stops_of_all_stages_cost_what_they_last_wherever_the_stages_wait(device, micro_batches):
+    """Every fifth step but the first, as what a program does after a step is seen in the next."""
+    calm = Pipeline(stages=4, micro_batches=micro_batches, steps=41, on_device=device)
+    stops = replace(calm, stops_ms=dict.fromkeys(range(5, 41, 5), 60.0))
+    found = worst(stops.trace())
+    assert found["mode"] == "synchronization_oscillation"
+    assert found["severity"] == pytest.approx(1 - calm.length_ms() / stops.length_ms(), rel=0.05)
+
+
 def test_early_receives_cost_no_more_than_those_posted_when_they_are_needed():
     late = Pipeline().slow(0, 20.0)
     early = replace(late, posted_early=True)

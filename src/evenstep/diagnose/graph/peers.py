@@ -21,6 +21,7 @@ from evenstep.diagnose.graph.structure import (
 )
 from evenstep.diagnose.levels import ERRORS, MINOR, MOST, NEARLY_ALL
 from evenstep.statistics.interval import MAD_SIGMA
+from evenstep.statistics.trend import linear, rank_values
 from evenstep.trace.columns import Array, positions_by_key, smallest_of
 
 LONG = 0.01  # of a lane's work in a step: shorter rows are left out
@@ -237,9 +238,8 @@ def micro_batches(graph: Graph) -> MicroBatches | None:
         return None
     others = (whole[batch] - own[of_lane])[shared] / rest[shared]
     mine = (own / size)[of_lane][shared]
-    spread = np.sqrt(mine.var() * others.var())
     covariance = float(((mine - mine.mean()) * (others - others.mean())).mean())
-    correlation = covariance / float(spread) if spread > 0 else 0.0
+    correlation = linear(rank_values(mine), rank_values(others))  # that few long ones do not move
     common = whole[batch] / count[batch]
     reliable = min(max(covariance, 0.0) / max(float(common[shared].var()), 1e-12), 1.0)
     more = np.where(shared, reliable * (common - 1), 0.0)

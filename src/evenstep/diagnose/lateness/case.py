@@ -55,7 +55,7 @@ class Claims:
         self.claimed: Array = np.zeros(shape, bool)  # late cells in findings, (steps, ranks)
         self.rest_ns: Array = rest_ns.astype(float)  # unexplained loss per step; may be negative
         self.slow_ns: Array = np.zeros(shape[0])  # known cost of slow transfers, per step
-        self.moves: Array | None = None  # transfers (boolean) whose slowness is in a finding
+        self.moves: Array = np.zeros(1, bool)  # mask of transfers whose slowness is in a finding
 
     def unclaimed(self, cells: Array) -> Array:
         """The part of these cells (steps × ranks, boolean) that no finding has claimed."""
@@ -166,7 +166,7 @@ class Case:
 
     @cached_property
     def transfers(self) -> Transfers:
-        """Duration of the data transfer of every collective."""
+        """Duration of the data transfer of every collective and message."""
         return transfers(self.grid)
 
     @cached_property
@@ -191,17 +191,14 @@ class Case:
         """Names of these groups, with their ranks where other groups have the same name; empty
         where no other group moved data."""
         these, table = dict.fromkeys(groups), self.trace.groups
-        others = {table[g].name for g in np.unique(self.transfers.rows.group) if g not in these}
+        moved = np.unique(self.transfers.rows.group)
+        others = {table[g].name for g in moved if g >= 0 and g not in these}
         named = {
             table[g].name: f" of {words.ranks(list(table[g].ranks))}" * (table[g].name in others)
             for g in these
         }
         single = len(these) == len(named)
         return [name + ranks * single for name, ranks in named.items()] if others else []
-
-    def gained(self, shorter_ns: Array) -> Array:
-        """What each step gains when each transfer is that much shorter. (steps,)"""
-        return self.saved(self.transferred(shorter_ns))
 
     def transferred(self, shorter_ns: Array) -> Change:
         """The change that makes each transfer that much shorter, and in proportion what members
@@ -217,9 +214,9 @@ class Case:
 
     @cached_property
     def _later_ns(self) -> Array:
-        """Of each row's work, what is the end of a transfer that other members left sooner."""
-        kind = np.full(len(self.costs.graph.operations), -1)
-        kind[self.transfers.rows.operation] = self.transfers.rows.kind
+        """Of each row's work, what is the end of a collective that other members left sooner."""
+        kind, rows = np.full(len(self.costs.graph.operations), -1), self.transfers.rows
+        kind[rows.operation] = np.where(rows.source < 0, rows.kind, -1)
         return regularly_later(self.costs.graph, kind)
 
     def relieved(self, cells: Array, cause: Cause = Cause.WORK) -> Change:
@@ -241,12 +238,18 @@ class Case:
 
     def with_less_work(self, work_ns: Array) -> Change:
         """The change that removes this much of the median rank's work from each step (steps,), and
-        the same share of every rank's."""
-        graph = self.costs.graph
-        common = np.maximum(np.median(by_step_and_lane(graph, graph.own_ns), axis=1), 1.0)
-        share = np.clip(work_ns[self.grid.sampled] / common, 0.0, 1.0)[graph.rows["index"]]
-        rows = np.flatnonzero(share > 0)
-        return Change.of_work(rows, graph.own_ns[rows] * (1 - share[rows]))
+        as much for its work at most of every rank's: from each place by its regression on it, or in
+        proportion where nothing varies."""
+        own, removed = self.costs.graph.own_ns.copy(), work_ns[self.grid.sampled]
+        whole = by_step_and_lane(self.costs.graph, own).mean(axis=0)
+        for part in self.costs.parts:
+            here, more = part.by_place(own), removed[part.segments]
+            most = np.maximum(whole[part.lanes] / max(np.median(whole), 1.0), 1.0)
+            off = more - more.mean()
+            slope = np.tensordot(off / (off @ off), here, 1) if off.any() else here.mean(axis=0)
+            slope *= np.minimum(most / np.maximum(slope.sum(axis=1), 1e-9), 1.0)[:, None]
+            part.assign(own, np.maximum(here - slope * more[:, None, None], 0.0))
+        return self.costs.change_to(own)
 
     def without(self, cells_ns: Array, cause: Cause) -> Change:
         """The change that removes this much (steps × ranks) of what is recorded for a cause."""

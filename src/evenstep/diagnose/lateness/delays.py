@@ -268,7 +268,7 @@ def _no_delays(grid: StepGrid) -> Delays:
 
 def _by_phase(grid: StepGrid, costs: Costs, part: Array, as_ever: Array) -> tuple[Array, Array]:
     """The phase in which a cell, or `as_ever` its rank, exceeds the other ranks most, beyond that
-    part of what it is ahead by at other barriers; and the mean excess: (phases, ranks)."""
+    part of what it is ahead by at other barriers, if in any; the mean excess: (phases, ranks)."""
     phases = {phase: above_others(grid.phase_ns[phase]) for phase in WORK_PHASES[:-1]}
     for phase in phases if part.any() else ():
         ahead = grid.from_sampled(costs.at_barriers_ns(in_phase(grid, phase))[1])
@@ -281,4 +281,4 @@ def _by_phase(grid: StepGrid, costs: Costs, part: Array, as_ever: Array) -> tupl
     means, late = more.mean(axis=1), as_ever.any(axis=0)
     usual = np.stack([local_median(each) for each in more[:, :, late]])
     more[:, :, late] = np.where(as_ever[:, late], usual, more[:, :, late])
-    return names[np.argmax(more, axis=0)], means
+    return np.where(more.max(axis=0) > 0, names[np.argmax(more, axis=0)], Phase.OTHER), means

@@ -21,7 +21,7 @@ from evenstep.diagnose.finding import Where
 from evenstep.diagnose.levels import MINOR, MOST
 from evenstep.diagnose.measure.hosts import node_of
 from evenstep.diagnose.measure.transfers import Shape, Transfers
-from evenstep.trace.columns import Array
+from evenstep.trace.columns import Array, Columns
 from evenstep.trace.spool.layout import Op
 from evenstep.trace.trace import Trace
 
@@ -75,6 +75,13 @@ def crossed_by_group(trace: Trace, group: int, op: int) -> frozenset[Link]:
     ranks = [rank for rank in trace.groups[group].ranks if rank in trace.ranks]
     ring = zip(ranks, [*ranks[1:], *ranks[:1]], strict=True)
     return crossed(trace, permutations(ranks, 2) if op == Op.ALL_TO_ALL else ring)
+
+
+def crossed_by(trace: Trace, rows: Columns, at: int) -> frozenset[Link]:
+    """The links that one of these transfers crosses."""
+    if rows.source[at] >= 0:
+        return crossed(trace, [(int(rows.source[at]), int(rows.target[at]))])
+    return crossed_by_group(trace, int(rows.group[at]), int(rows.op[at]))
 
 
 def flows_of_groups(trace: Trace, measured: Transfers, shapes: Sequence[Shape]) -> list[Traffic]:

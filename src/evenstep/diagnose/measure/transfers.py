@@ -19,7 +19,7 @@ import numpy as np
 from evenstep import allreduce
 from evenstep.diagnose.graph.entries import collectives
 from evenstep.diagnose.graph.peers import message_ends
-from evenstep.diagnose.graph.structure import Graph, quantiles
+from evenstep.diagnose.graph.structure import quantiles
 from evenstep.diagnose.levels import FEWEST, LOW, SMALLEST_SHARE
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.diagnose.measure.hosts import busiest, node_of, rack_of
@@ -34,12 +34,14 @@ LOWER = 0.02  # quantile that with `LOW` gives the spread of undisturbed collect
 
 
 class Transfers(NamedTuple):
-    """Collectives of the grid's steps that moved data, in order of group and sequence.
+    """Collectives, and messages whose ends are both known, of the grid's steps that moved data, in
+    order of queue and sequence.
 
-    `rows`: operation (of the graph), step (index), group, op, size_bytes, members, root, dtype,
-    begin_ns and end_ns on the graph's time, transfer_ns, kind. `kinds`: group, op, size_bytes,
-    members, count, floor_ns (low quantile), quiet_ns (median of the undisturbed ones), noise_ns
-    (their standard deviation; nan where too few).
+    `rows`: operation (of the graph), step (index), queue (number of a group, or of messages from
+    one rank to another), group, op, size_bytes, members, root, dtype, source and target (ranks, of
+    a message, else -1), begin_ns and end_ns on the graph's time, transfer_ns, kind. `kinds`: group,
+    op, size_bytes, members, count, floor_ns (low quantile), quiet_ns (median of the undisturbed
+    ones), noise_ns (their standard deviation; nan where too few).
     """
 
     rows: Columns
@@ -50,33 +52,28 @@ class Transfers(NamedTuple):
         return np.asarray(self.kinds[column][self.rows.kind])
 
 
-def transfers(grid: StepGrid) -> Transfers:
-    """Every collective of the grid's steps that all traced members of its group took part in."""
-    rows = _transfers(grid)
-    rows = rows.with_column("kind", key_numbers(rows.group, rows.op, rows.size_bytes))
-    heads = rows.select(np.unique(rows.kind, return_index=True)[1])
-    kinds = {name: heads[name] for name in ("group", "op", "size_bytes", "members")}
-    return Transfers(rows, Columns({**kinds, **_usual(rows.transfer_ns, rows.kind, rows.group)}))
-
-
 _FROM_GRAPH = ("group", "op", "size_bytes", "members", "root", "dtype")
 _OPS = SYNCHRONIZING_OPS + FROM_ROOT + TO_ROOT
 
 
-def _transfers(grid: StepGrid) -> Columns:
-    """One row per collective, without its kind."""
-    table = grid.graph.operations
-    moved = np.flatnonzero(table.whole & (table.members > 1) & np.isin(table.op, _OPS))
-    moved = moved[np.lexsort([table.sequence[moved], table.group[moved]])]
-    rows = table.select(moved)
-    step = np.minimum(np.searchsorted(grid.steps, rows.step), len(grid.steps) - 1)
-    took = np.rint(rows.took_ns).astype(np.int64)
-    found = {
-        **{name: rows[name] for name in _FROM_GRAPH},
-        **{"operation": moved, "step": step, "transfer_ns": took},
-        **{"begin_ns": rows.over_ns - took, "end_ns": rows.over_ns},
-    }
-    return Columns(found).select(grid.steps[step] == rows.step)
+def transfers(grid: StepGrid) -> Transfers:
+    """Every operation of the grid's steps that all traced members of its group, or both ends of a
+    message, took part in."""
+    table, ends = grid.graph.operations, message_ends(grid.graph)[:, :-1]
+    sent, step = (ends >= 0).all(axis=0), np.searchsorted(grid.steps, table.step)
+    known = table.whole & (table.members > 1) & (np.isin(table.op, _OPS) | sent)
+    moved = np.flatnonzero(known & (np.append(grid.steps, -1)[step] == table.step))
+    moved = moved[np.lexsort([table.sequence[moved], table.queue[moved]])]
+    rows, (source, target) = table.select(moved), np.where(sent, grid.graph.ranks[ends], -1)
+    took, queue = np.rint(rows.took_ns).astype(np.int64), key_numbers(rows.queue)
+    kind = key_numbers(queue, rows.op, rows.size_bytes)
+    named = {name: rows[name] for name in _FROM_GRAPH}
+    heads = np.unique(kind, return_index=True)[1]
+    kinds = {of: named[of][heads] for of in _FROM_GRAPH[:4]} | _usual(took, kind, rows.group + 1)
+    named |= {"operation": moved, "step": step[moved], "queue": queue, "kind": kind}
+    named |= {"source": source[moved], "target": target[moved], "transfer_ns": took}
+    times = {"begin_ns": rows.over_ns - took, "end_ns": rows.over_ns}
+    return Transfers(Columns(named | times), Columns(kinds))
 
 
 def _usual(took: Array, number: Array, group: Array | None = None) -> dict[str, Array]:
@@ -113,17 +110,14 @@ def quiet_level(measured: Transfers) -> tuple[Array, Array]:
     return np.where(known, same["quiet_ns"], least), noise
 
 
-def message_kinds(trace: Trace, graph: Graph) -> dict[tuple[int, bool], list[Array]]:
-    """The messages whose two ends are known, by channel, in lists of channels of one size, all
-    within nodes or all between them: the keys."""
-    table, ends = graph.operations, message_ends(graph)[:, :-1]
-    sent = np.flatnonzero((ends >= 0).all(axis=0) & table.whole)
-    names = [trace.ranks[int(rank)].node for rank in graph.ranks]
-    source, target = np.unique(names, return_inverse=True)[1].reshape(-1)[ends[:, sent]]
-    size, within = table.size_bytes[sent], source == target
+def message_kinds(trace: Trace, rows: Columns) -> dict[tuple[int, bool], list[Array]]:
+    """The messages among these transfers, by channel, in lists of channels of one size, all within
+    nodes or all between them: the keys."""
     found: dict[tuple[int, bool], list[Array]] = defaultdict(list)
-    for channel in rows_by_key(key_numbers(within, size, table.queue[sent])):
-        found[int(size[channel[0]]), bool(within[channel[0]])].append(sent[channel])
+    sent = np.flatnonzero(rows.source >= 0)
+    for channel in (sent[one] for one in rows_by_key(rows.kind[sent])):
+        ends = (trace.ranks[int(rows[end][channel[0]])].node for end in ("source", "target"))
+        found[int(rows.size_bytes[channel[0]]), len(set(ends)) == 1].append(channel)
     return found
 
 
@@ -318,6 +312,7 @@ def shapes(trace: Trace, measured: Transfers) -> list[Shape]:
     """The shapes of a run, the largest total transfer time first."""
     keys: dict[tuple[int, int, int, int], list[int]] = {}
     pairs = np.stack([measured.kinds.group.astype(int), measured.kinds.op.astype(int)])
+    pairs = pairs[:, np.isin(pairs[1], _OPS)]  # a message has two ends, not a shape
     for group, op in np.unique(pairs, axis=1).T.tolist():
         where = places_of(trace, group)
         key = (op, len(where), len(set(where)), busiest(where))

@@ -16,8 +16,6 @@ from evenstep import allreduce
 from evenstep.allreduce import bus_factor
 from evenstep.diagnose import levels
 from evenstep.diagnose.finding import Finding, Where
-from evenstep.diagnose.graph.peers import message_ends
-from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.measure.transfers import (
     GOOD,
@@ -176,7 +174,7 @@ def _fewer_hops(case: Case, small: list[SmallCollectives]) -> dict[str, Share | 
         return {}
     saved = 1 - allreduce.depth(ranks) / (ranks - 1)
     fewer = saved * np.sum([part.latency_ns for part in small], axis=0)
-    return {"tree": case.share(np.minimum(case.gained(fewer), case.grid.step_ns))}
+    return {"tree": case.share(np.minimum(case.saved(case.transferred(fewer)), case.grid.step_ns))}
 
 
 # -- bandwidth -------------------------------------------------------------------------------------
@@ -216,7 +214,7 @@ def _of_collectives(case: Case) -> list[Finding]:
     rows, whole = case.transfers.rows, np.sum([part.bytes_ns for part in heavy], axis=0)
     missing = np.sum([part.missing_ns for part in heavy], axis=0)
     between = rows.step % levels.ROUND_STEPS != levels.ROUND_STEPS // 2
-    size = rows.size_bytes.astype(float)
+    size = rows.size_bytes * (whole > 0)
     wide = size[rows.dtype == int(DType.FLOAT32)].sum() >= levels.MOST * size.sum()
     shorter = {
         **({"tune": missing} if missing.any() else {}),
@@ -252,11 +250,10 @@ def _of_messages(case: Case) -> list[Finding]:
     comparable = case.waits_known and case.trace.elapsed_known and not case.stuck
     if not comparable:
         return []
-    graph = case.costs.graph
-    took, size = graph.took_ns, graph.operations.size_bytes
+    rows, best = case.transfers.rows, 0.0
+    took, size = rows.transfer_ns, rows.size_bytes
     bytes_ns, missing = np.zeros((2, len(took)))
-    best = 0.0
-    for (each, within), channels in message_kinds(case.trace, graph).items():
+    for (each, within), channels in message_kinds(case.trace, rows).items():
         moved = np.concatenate(channels)
         usual = float(np.quantile(took[moved], levels.UNDISTURBED))
         if usual < LONGEST_HOP_NS / (1 - levels.MOST):  # which may be latency
@@ -267,15 +264,14 @@ def _of_messages(case: Case) -> list[Finding]:
             best = max(alike)
             missing[moved] = np.maximum(bytes_ns[moved] - each / best, 0)
     less, name = (missing, "slow_messages") if best else (bytes_ns, "messages")
-    hit = np.flatnonzero(less)
-    gain = gain_of(case, Change.of_transfers(hit, took[hit] - less[hit]))
+    hit, gain = np.flatnonzero(less), gain_of(case, case.transferred(less))
     least = levels.NAMED if best else levels.MINOR
     if gain.share.value < least or (not best and _told_else(case)):
         return []
     reached = float(size[hit].sum() / bytes_ns[hit].sum())
-    amount = float(size[hit].sum()) / len(graph.steps)
-    nodes = np.array([case.trace.ranks[int(rank)].node for rank in graph.ranks])
-    pairs = {tuple(sorted(pair)) for pair in nodes[message_ends(graph)[:, hit].T].tolist()}
+    amount = float(size[hit].sum()) / len(case.costs.graph.steps)
+    ends = np.unique([rows.source[hit], rows.target[hit]], axis=1).T.tolist()
+    pairs = {tuple(sorted(case.trace.ranks[rank].node for rank in pair)) for pair in ends}
     links = [f"{one}-{other}" for one, other in pairs if one != other]
     return finding_of(
         case, f"bandwidth_bound.{name}", gain,

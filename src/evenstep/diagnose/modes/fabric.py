@@ -21,8 +21,6 @@ import numpy as np
 from evenstep import words
 from evenstep.diagnose import levels
 from evenstep.diagnose.finding import Finding, When, Where
-from evenstep.diagnose.graph.peers import message_ends
-from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.levels import SEVERAL
 from evenstep.diagnose.measure.hosts import congestion
@@ -32,7 +30,7 @@ from evenstep.diagnose.measure.links import (
     SlowLink,
     Traffic,
     crossed,
-    crossed_by_group,
+    crossed_by,
     slow_links,
     where_of,
 )
@@ -68,12 +66,10 @@ class _SlowTransfers(NamedTuple):
     ratio: Array  # logarithm of the time over the quiet level
 
 
-def _slow_transfers(measured: Transfers, named: Array | None) -> _SlowTransfers:
+def _slow_transfers(measured: Transfers, named: Array) -> _SlowTransfers:
     """Transfers well outside the noise of their kind, except those named by another mode."""
     rows, (quiet, noise) = measured.rows, quiet_level(measured)
-    judged = np.isfinite(noise) & (quiet > 0)
-    if named is not None:
-        judged &= ~named
+    judged = np.isfinite(noise) & (quiet > 0) & ~named
     excess = np.where(judged, rows.transfer_ns - quiet, 0.0)
     mask = excess > levels.SIGMAS * np.nan_to_num(noise)
     ratio = np.log(np.maximum(rows.transfer_ns, 1) / np.maximum(quiet, 1))
@@ -84,33 +80,32 @@ def fabric_contention(case: Case) -> list[Finding]:
     """Slow links, and episodes of slow transfers."""
     if not case.waits_known:
         return []
-    shared = case.transfers_known and not case.trace.one_host
-    return [*_slow_links(case), *(_episodes(case) if shared else [])]
+    return [*_slow_links(case), *(_episodes(case) if case.transfers_known else [])]
 
 
 def _episodes(case: Case) -> list[Finding]:
     """Transfers above their quiet level that are a population of their own, or else the tail of the
     calm ones, where it surely costs enough to be named."""
     slow = _slow_transfers(case.transfers, case.claims.moves)
-    if not slow.mask.any():
+    if case.trace.one_host or not slow.mask.any():
         return []
-    apart, gain = _of_their_own(slow), gain_of(case, case.transferred(slow.excess_ns))
+    sent, gain = case.transfers.rows.source >= 0, gain_of(case, case.transferred(slow.excess_ns))
+    apart = _of_their_own(slow, sent) | _of_their_own(slow, ~sent)
     if not apart.any() and gain.share.low < levels.NAMED:
         return []
     case.claims.slow_ns += gain.saved_ns
-    slow = slow._replace(mask=apart) if apart.any() else slow
-    return _of_episodes(case, slow, gain)
+    return _of_episodes(case, slow._replace(mask=apart) if apart.any() else slow, gain)
 
 
-def _of_their_own(slow: _SlowTransfers) -> Array:
-    """The slow transfers that are a population of their own: about where most is lost there are
-    more than halfway to the calm ones. None in a tail, which has ever fewer."""
-    calm = slow.ratio[slow.judged & ~slow.mask]
-    level = np.average(slow.ratio, weights=slow.excess_ns)  # lest many small ones hide it
+def _of_their_own(slow: _SlowTransfers, part: Array) -> Array:
+    """The slow ones of a part of all that are a population of their own: about where most is lost,
+    there are more than halfway to the calm ones. None in a tail, which has ever fewer."""
+    calm, mine = slow.ratio[slow.judged & ~slow.mask & part], slow.mask & part
+    level = np.average(slow.ratio[mine], weights=slow.excess_ns[mine]) if mine.any() else 0.0
     low = calm.mean() if len(calm) else level
-    place = np.rint(2 * (slow.ratio - low) / max(level - low, 1e-9))[slow.judged]
+    place = np.rint(2 * (slow.ratio - low) / max(level - low, 1e-9))[slow.judged & part]
     apart = np.count_nonzero(place == 2) > np.count_nonzero(place == 1)
-    return np.asarray(slow.mask & (slow.ratio > (level + low) / 2) & apart)
+    return np.asarray(mine & (slow.ratio > (level + low) / 2) & apart)
 
 
 def _period(measured: Transfers, slow: _SlowTransfers) -> Peak | None:
@@ -125,19 +120,24 @@ def _period(measured: Transfers, slow: _SlowTransfers) -> Peak | None:
 
 def _where(case: Case, slow: _SlowTransfers) -> Where:
     """The groups with at least half the relative excess of the worst, the costliest first, and what
-    only they cross; where all groups are slow, the path of two nodes."""
+    only they, and messages as slow, cross; where all are slow, the path of two nodes."""
     rows, trace = case.transfers.rows, case.trace
-    moving = np.bincount(rows.group[slow.judged], rows.transfer_ns[slow.judged])
-    excess = np.bincount(rows.group, slow.excess_ns)[: len(moving)]
+    moving = np.bincount(rows.queue, rows.transfer_ns * slow.judged)
+    excess = np.bincount(rows.queue, slow.excess_ns)
     share = excess / np.maximum(moving, 1)
     hit = (moving > 0) & (share >= levels.MOST * share.max())
     lost = np.where(hit, excess, 0.0)
-    judged = np.unique(np.stack([rows.group, rows.op])[:, slow.judged], axis=1).T.tolist()
-    flows = [Traffic(crossed_by_group(trace, *one), "", float(lost[one[0]])) for one in judged]
+    if lost.sum() < levels.DOMINANT * excess.sum():
+        return Where()  # by chance these more often than others
+    judged = np.flatnonzero(slow.judged)
+    heads = judged[np.unique(rows.kind[judged], return_index=True)[1]]
+    heads = heads[np.argsort(-lost[rows.queue[heads]], kind="stable")]
+    flows = [Traffic(crossed_by(trace, rows, at), "", float(lost[rows.queue[at]])) for at in heads]
     if hit[moving > 0].all():
         paths = {ends for one in flows for kind, ends, _ in one.crosses if kind == PATH}
         return Where(links=["-".join(map(str, ends)) for ends in paths] if len(paths) == 1 else [])
-    names = [trace.groups[group].name for group in np.argsort(-lost, kind="stable")[: hit.sum()]]
+    groups = rows.group[heads[hit[rows.queue[heads]] & (rows.source[heads] < 0)]]
+    names = [trace.groups[group].name for group in groups]
     return where_of(slow_links(flows), list(dict.fromkeys(names)))
 
 
@@ -149,7 +149,7 @@ def _of_episodes(case: Case, slow: _SlowTransfers, gain: Gain) -> list[Finding]:
     recurs, where = when(late[:, None], case.grid.steps), _where(case, slow)
     at = [*where.nodes, *(f"the link {one}" for one in where.links)]
     # other traffic goes on, also where calm transfers of other groups come in between
-    orders = np.argsort(rows.begin_ns, kind="stable"), np.lexsort([rows.begin_ns, rows.group])
+    orders = np.argsort(rows.begin_ns, kind="stable"), np.lexsort([rows.begin_ns, rows.queue])
     going_on = max(np.sum(hit[1:] & hit[:-1]) for hit in (slow.mask[order] for order in orders))
     alone = period is None and bool(going_on <= levels.MOST * slow.mask.sum())
     return finding_of(
@@ -178,11 +178,10 @@ def _slow_links(case: Case) -> list[Finding]:
     slow = [one for one in [*messages, *groups] if one.lost_ns]
     if not slow:
         return []
-    sent = [np.concatenate(part) for part in zip(*(one[4:6] for one in messages), strict=True)]
-    changes = [Change.of_transfers(*sent)] if sent else []
-    changes += [case.transferred(case.beyond_alike(groups))] if groups else []
-    gain, found = gain_of(case, case.costs.combined(changes)), slow_links([*messages, *groups])
+    excess, found = case.beyond_alike(slow), slow_links([*messages, *groups])
+    gain = gain_of(case, case.transferred(excess))
     case.claims.slow_ns += gain.saved_ns
+    case.claims.moves = case.claims.moves | ((excess > 0) & (case.transfers.rows.source >= 0))
     where = where_of(found, case.groups_named(one.group for one in slow if one.group >= 0))
     return _of_slow_links(case, found[0] if found else SlowLink([], slow), where, gain)
 
@@ -191,12 +190,11 @@ def _messages(case: Case) -> list[Traffic]:
     """Messages by channel; slow are those whose quickest, for the run or parts of it, take longer
     than nearly all on the calm channels of their kind, then and in all: those of one way, where
     they are enough, as more may share the links one way than the other."""
-    graph, found = case.costs.graph, []
-    table, usual = graph.operations, graph.took_ns.astype(float)
-    ends = graph.ranks[message_ends(graph)[:, :-1]]
+    rows, found = case.transfers.rows, []
+    took, usual = rows.transfer_ns, rows.transfer_ns.astype(float)
     kinds: dict[tuple[int | bool | None, ...], list[Array]] = {}
-    for alike, kind in ({} if case.stuck else message_kinds(case.trace, graph)).items():
-        ahead = [bool(ends[0][one[0]] < ends[1][one[0]]) for one in kind]
+    for alike, kind in ({} if case.stuck else message_kinds(case.trace, rows)).items():
+        ahead = [bool(rows.source[one[0]] < rows.target[one[0]]) for one in kind]
         apart = SEVERAL <= sum(ahead) <= len(ahead) - SEVERAL
         for way in (True, False) if apart else (None,):
             same = [one for one, to in zip(kind, ahead, strict=True) if way in (None, to)]
@@ -205,20 +203,21 @@ def _messages(case: Case) -> list[Traffic]:
         enough = min(levels.LISTED, min(map(len, kind)) // levels.FEWEST)
         parts = list(zip(*(np.array_split(one, max(enough, 1)) for one in kind), strict=True))
         floors_ns = [[np.quantile(usual[one], levels.LOW) for one in each] for each in parts]
-        ever = _calm(table.took_ns, [one for each in parts for one in each], np.ravel(floors_ns))
+        ever = _calm(took, [one for each in parts for one in each], np.ravel(floors_ns))
         for channels, floors in zip(parts, np.array(floors_ns), strict=True):
-            quick, most = np.maximum(_calm(table.took_ns, channels, floors), ever)
+            quick, most = np.maximum(_calm(took, channels, floors), ever)
             for at in np.flatnonzero(floors > most):
-                usual[channels[at]] = np.minimum(quick, table.took_ns[channels[at]])
-    lost = table.took_ns - usual
+                usual[channels[at]] = np.minimum(quick, took[channels[at]])
+    lost = took - usual
     most = max((lost[one].sum() for kind in kinds.values() for one in kind), default=0.0)
     for key, channel in [(key, one) for key, kind in kinds.items() for one in kind] * int(most > 0):
         mine = channel[lost[channel] > 0]
-        beyond_ns, floor = float(lost[mine].sum()), np.quantile(table.took_ns[channel], levels.LOW)
+        beyond_ns, floor = float(lost[mine].sum()), np.quantile(took[channel], levels.LOW)
         told = beyond_ns > levels.MINOR * most if len(mine) else floor > LONGEST_HOP_NS
-        pair = (int(ends[0][channel[0]]), int(ends[1][channel[0]]))
+        pair = int(rows.source[channel[0]]), int(rows.target[channel[0]])
         name, crosses = f"messages between {words.ranks(sorted(pair))}", [pair] * int(told)
-        found.append(Traffic(crossed(case.trace, crosses), key, beyond_ns, name, mine, usual[mine]))
+        of = rows.operation[mine]
+        found.append(Traffic(crossed(case.trace, crosses), key, beyond_ns, name, of, usual[mine]))
     return found
 
 

@@ -48,7 +48,7 @@ def locality(case: Case) -> list[Finding]:
     flows, groups = case.flows if case.transfers_known else (), case.trace.groups
     flows = [one for one in flows if one.lost_ns and worse.keys() & set(groups[one.group].ranks)]
     slow, excess = sorted({one.group for one in flows}), case.beyond_alike(flows)
-    moving = case.gained(excess) if slow else np.zeros(len(case.grid.steps))
+    moving = case.saved(case.transferred(excess)) if slow else np.zeros(len(case.grid.steps))
     share = case.share(case.loss(cells) + moving)
     if share.low < SMALLEST_SHARE:
         return []
@@ -131,7 +131,7 @@ def _mismatch(case: Case, crossing: list[_CrossingRing], gain: Gain) -> list[Fin
     layered = hierarchical(case, shape, 1.0, Link(first.ordered_gBps)).transfer_ns  # per byte
     layered = layered if shape.op == int(Op.ALL_REDUCE) else layered / 2
     saved = max(0.0, shape.factor / shape.busbw_gBps - layered) * case.transfers.rows.size_bytes
-    layered_ns = case.gained(np.where(shape.rows, saved, 0.0))
+    layered_ns = case.saved(case.transferred(np.where(shape.rows, saved, 0.0)))
     return finding_of(
         case, "collective_topology_mismatch", gain,
         confidence=min(gain.share.confidence, 1.0 if first.known else UNSURE),
