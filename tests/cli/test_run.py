@@ -175,10 +175,11 @@ def test_the_run_is_described_before_the_command_starts(command, tmp_path):
 def test_the_ranks_are_given_folder_name_and_mode(command, tmp_path):
     script = (
         "import os; e = os.environ; print(e['EVENSTEP'], e['EVENSTEP_OUT'], e['EVENSTEP_RUN_ID'],"
-        " e['EVENSTEP_PACE_MODE'])"
+        " e['EVENSTEP_PACE_MODE'], e['EVENSTEP_PROBE_EVERY'])"
     )
-    done = command("run", "--out", "r", "--pace", "on", "--", *python(script))
-    assert done.stdout.split() == ["1", str(tmp_path / "r"), "r", "on"]
+    asked = ("--pace", "on", "--probe-every", "50")
+    done = command("run", "--out", "r", *asked, "--", *python(script))
+    assert done.stdout.split() == ["1", str(tmp_path / "r"), "r", "on", "50"]
 
 
 def test_without_out_a_folder_is_made_for_each_run(command, tmp_path):
