@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -112,3 +114,13 @@ def test_another_thread_marks_no_steps(loop):
     loop.recorder.ident += 1
     loop.blocking(40)
     assert not len(loop.steps())
+
+
+def test_calls_of_another_thread_are_no_part_of_what_repeats(loop):
+    for number in range(FEWEST_CALLS // 4 + 5):
+        others = [partial(loop.issue, 1000 + number + more) for more in range(number % 3)]
+        thread = threading.Thread(target=lambda calls=others: [call() for call in calls])
+        thread.start()
+        thread.join()
+        loop.blocking(1)
+    assert len(loop.steps()) == FEWEST_CALLS // 4 + 5

@@ -1,6 +1,7 @@
 """Python's own kernels within a budget: recorded in some windows, counted through the others."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -67,3 +68,18 @@ def test_nothing_is_left_over_the_kernels_when_hooks_are_removed(hooks, recorder
     hooks.remove()
     assert not hooks._kernels.resting
     dist.all_reduce(torch.ones(1))
+
+
+def test_what_a_window_costs_is_a_share_of_that_window_alone():
+    """1 % of a window, with what changing costs: above .3 % of one, below it of every fourth."""
+    clock = SimpleNamespace(start_ns=0)
+    costs = SimpleNamespace(of=lambda issued: issued * 100_000)
+    kernels = SimpleNamespace(resting=False, rest=lambda: None)
+    issued = [0]
+    groups = SimpleNamespace(counts=lambda: {"g": (issued[0], issued[0])})
+    made = thrift.Thrift(kernels, SimpleNamespace(clock=clock, cost=costs), groups, print)
+    for window, (lasts_s, calls, every) in enumerate([(1000, 0, 1), (1, 100, 4), (1, 100, 4)], 1):
+        clock.start_ns += lasts_s * 10**9
+        issued[0] += calls
+        made.begins(window * WINDOW_STEPS, spared=True)
+        assert made.every == every
