@@ -236,14 +236,15 @@ def pacing(trace: Trace) -> dict[str, Any] | None:
     if not len(steps):
         return None
     held, unpaced = steps.select(steps.held_ns > 0), sorted(set(trace.ranks) - set(paced))
-    booked = [accounts[rank].get("booked_ns") for rank in paced]
+    booked: list[Any] = [accounts[rank].get("booked_ns") for rank in paced]
+    whole_ns = max(float((steps.exit_ns - steps.enter_ns).sum()), 1.0)
     verdicts = [accounts[rank].get("verdict") or {} for rank in paced]
     return {
         "ranks": paced,
         "held_ranks": [int(rank) for rank in np.unique(held.rank)],
         "held_share": len(held) / len(steps),
         "held_mean_ns": float(held.held_ns.mean()) if len(held) else 0.0,
-        "lost_at_most": _share(booked, float((steps.exit_ns - steps.enter_ns).sum())),
+        "lost_at_most": None if None in booked else sum(booked) / whole_ns,
         "verdicts": dict(Counter(str(one.get("word") or ENDED_EARLY) for one in verdicts)),
         "effect": _effect(verdicts),
         "part": next((str(one["part"]) for one in accounts.values() if one.get("part")), ""),
@@ -285,11 +286,6 @@ def _kind(trace: Trace, ranks: Sequence[int]) -> dict[str, Any]:
         "held": float(steps.held_ns.sum() / length.sum()) if len(length) else None,
         "wait": float(known["wait_ns"].sum()) / time_ns if time_ns > 0 else None,
     }
-
-
-def _share(booked: Sequence[int | None], total_ns: float) -> float | None:
-    known = [value for value in booked if value is not None]
-    return sum(known) / total_ns if len(known) == len(booked) and total_ns > 0 else None
 
 
 def _effect(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:

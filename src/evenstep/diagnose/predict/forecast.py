@@ -306,7 +306,8 @@ def project(
             mean = float(step_ns.mean())
             p99 = float(np.quantile(step_ns, 0.99))
             runs[size].append((mean, float(step_ns.std()) / mean, p99))
-    return [_point(size, np.array(runs[size])) for size in sizes]
+    found = [(size, np.quantile(runs[size], QUANTILES, axis=0).tolist()) for size in sizes]
+    return [ForecastPoint(n, *map(Estimate, middle, low, high)) for n, (low, middle, high) in found]
 
 
 def _one_of(weights: dict[str, float], random: np.random.Generator) -> str:
@@ -372,8 +373,3 @@ def _merge_places(places: Array, widths: Array) -> tuple[Array, Array, Array]:
     counts = np.diff(starts, append=len(places)).astype(float)
     place, width = (np.add.reduceat(values, starts) for values in (places, widths))
     return place / counts, width / counts, counts
-
-
-def _point(ranks: int, runs: Array) -> ForecastPoint:
-    low, middle, high = np.quantile(runs, QUANTILES, axis=0).tolist()
-    return ForecastPoint(ranks, *map(Estimate, middle, low, high))

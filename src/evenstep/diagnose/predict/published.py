@@ -255,7 +255,9 @@ def _publish(plan: OperationJob) -> dict[str, Any]:
     was, ideal, mended, broken = _lengths(plan, mend).T
     lost = _parts_of_each(plan, *_optypes(plan), lambda keep: _lengths(plan, keep))
     ranks = _workers(plan, lost, ideal)
-    slow = np.isin(plan.table["rank"], _slowest(ranks))
+    slowest = sorted(ranks, key=lambda rank: (-ranks[rank], rank))
+    count = -(-round(len(ranks) * SLOWEST * 100) // 100)
+    slow = np.isin(plan.table["rank"], slowest[:count])
     without, alone = _lengths(plan, np.stack([~slow, slow], axis=1)).T
     result = {
         "step_t_base": dict(zip(steps, measured.tolist(), strict=True)),
@@ -364,11 +366,6 @@ def _workers(plan: OperationJob, alone: dict[str, Parts], ideal: Array) -> dict[
         rank: min(_ratio(alone["dp_rank"][dp_rank], ideal), _ratio(alone["stage"][stage], ideal))
         for rank, dp_rank, stage in places
     }
-
-
-def _slowest(ranks: dict[int, float]) -> list[int]:
-    count = -(-round(len(ranks) * SLOWEST * 100) // 100)
-    return sorted(ranks, key=lambda rank: (-ranks[rank], rank))[:count]
 
 
 def _parts_with_delays(plan: OperationJob) -> dict[str, Parts]:
