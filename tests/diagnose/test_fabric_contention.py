@@ -230,6 +230,19 @@ def test_messages_that_are_slow_for_some_steps_are_others_traffic(device):
     assert "fabric_contention" not in [finding.mode for finding in diagnose(well).findings]
 
 
+def test_a_link_that_is_slow_for_some_steps_is_one_finding_with_all_it_costs():
+    """However its steps lie in the parts of the run that are looked at: some begin at 10 and 15."""
+
+    def took(more):
+        return lambda lower, step: 2 * MS + more * (lower == 1 and 12 <= step < 23)
+
+    (slow, lasted), (_, usual) = (staged(took(more)) for more in (12 * MS, 0))
+    (told,) = [one for one in diagnose(slow).findings if one.mode == "fabric_contention"]
+    assert (list(told.where.links), told.title[:13]) == (["node1-node2"], "Slow messages")
+    assert (list(told.when.steps), told.when.pattern) == ([(12, 22)], "bursty")
+    assert told.severity == pytest.approx(1 - usual / lasted, rel=0.1)
+
+
 def test_messages_of_one_link_that_stall_now_and_then_are_told_with_the_link():
     def took(more):
         draw = np.random.default_rng(5)

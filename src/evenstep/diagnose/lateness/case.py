@@ -238,8 +238,7 @@ class Case:
 
     def with_less_work(self, work_ns: Array) -> Change:
         """The change that removes this much of the median rank's work from each step (steps,), and
-        as much for its work at most of every rank's: from each place by its regression on it, or in
-        proportion where nothing varies."""
+        of others' in proportion at most: from each place by its regression on it, if any varies."""
         own, removed = self.costs.graph.own_ns.copy(), work_ns[self.grid.sampled]
         whole = by_step_and_lane(self.costs.graph, own).mean(axis=0)
         for part in self.costs.parts:

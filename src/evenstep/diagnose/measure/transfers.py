@@ -34,8 +34,7 @@ LOWER = 0.02  # quantile that with `LOW` gives the spread of undisturbed collect
 
 
 class Transfers(NamedTuple):
-    """Collectives, and messages whose ends are both known, of the grid's steps that moved data, in
-    order of queue and sequence.
+    """What moved data in a grid's steps: collectives, and messages whose ends are both known.
 
     `rows`: operation (of the graph), step (index), queue (number of a group, or of messages from
     one rank to another), group, op, size_bytes, members, root, dtype, source and target (ranks, of
@@ -57,8 +56,7 @@ _OPS = SYNCHRONIZING_OPS + FROM_ROOT + TO_ROOT
 
 
 def transfers(grid: StepGrid) -> Transfers:
-    """Every operation of the grid's steps that all traced members of its group, or both ends of a
-    message, took part in."""
+    """Every collective and message of the grid's steps that all traced members took part in."""
     table, ends = grid.graph.operations, message_ends(grid.graph)[:, :-1]
     sent, step = (ends >= 0).all(axis=0), np.searchsorted(grid.steps, table.step)
     known = table.whole & (table.members > 1) & (np.isin(table.op, _OPS) | sent)

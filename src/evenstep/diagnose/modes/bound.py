@@ -265,8 +265,8 @@ def _of_messages(case: Case) -> list[Finding]:
             missing[moved] = np.maximum(bytes_ns[moved] - each / best, 0)
     less, name = (missing, "slow_messages") if best else (bytes_ns, "messages")
     hit, gain = np.flatnonzero(less), gain_of(case, case.transferred(less))
-    least = levels.NAMED if best else levels.MINOR
-    if gain.share.value < least or (not best and _told_else(case)):
+    told = not best and _told_else(case)
+    if told or gain.share.value < (levels.NAMED if best else levels.MINOR):
         return []
     reached = float(size[hit].sum() / bytes_ns[hit].sum())
     amount = float(size[hit].sum()) / len(case.costs.graph.steps)

@@ -4,10 +4,9 @@ Incast: many ranks send to one at once, and its link collapses instead of being 
 alone make a transfer grow in line with its size. Where queues overflow, lost packets are sent
 again, often after a timeout: the time jumps. Ranks that arrive apart avoid it.
 
-Contention: transfers of all ranks of a group are slow from time to time, or messages on one link
-are always slower than on others. A transfer counts from the last entry, without any rank's
-lateness, against the quiet level of its operation and size; a message against those of its size on
-links of its kind.
+Contention: transfers are slow from time to time, or those on one link slower than on others. They
+count from the last entry, without any rank's lateness, against the quiet level of their operation
+and size, or those of their size on links of their kind.
 """
 
 from __future__ import annotations
@@ -208,6 +207,11 @@ def _messages(case: Case) -> list[Traffic]:
             quick, most = np.maximum(_calm(took, channels, floors), ever)
             for at in np.flatnonzero(floors > most):
                 usual[channels[at]] = np.minimum(quick, took[channels[at]])
+    if (slow := usual < took).any():  # and what else is as slow on such a link, either way
+        pair = np.array([case.trace.world, 1]) @ np.sort([rows.source, rows.target], axis=0)
+        quiet, least = quiet_level(case.transfers)[0], levels.MOST * np.median((took - usual)[slow])
+        also = np.isin(pair, pair[slow]) & (took - quiet > least)
+        usual = np.where(also, np.minimum(usual, quiet), usual)
     lost = took - usual
     most = max((lost[one].sum() for kind in kinds.values() for one in kind), default=0.0)
     for key, channel in [(key, one) for key, kind in kinds.items() for one in kind] * int(most > 0):
