@@ -1,5 +1,7 @@
 """Garbage collection with a bucket in flight: the rank that collects looks like the victim."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -40,6 +42,23 @@ def test_a_bucket_that_the_pause_held_up_everywhere_is_no_slow_transfer():
     finding = diagnose(trace).findings[0]
     assert (finding.mode, finding.where.ranks) == ("runtime_jitter", [1])
     assert finding.severity == pytest.approx(world.injected_share(), rel=0.1)
+
+
+def crowded(move):
+    """In every third step data moves for 12 ms."""
+    return (12 if move.step % 3 == 1 else 2) * MS
+
+
+def test_slow_transfers_that_begin_after_a_pause_are_not_the_collectors():
+    """In every step one rank collects for 10 ms in forward, before its first bucket."""
+    world = World(style="blocking", noise=0.005, fabric=crowded)
+    table = world.everywhere()
+    table[np.arange(60), np.arange(60) % 4] = 10 * MS
+    paused = world.delayed(Phase.FORWARD, table, collector=True)
+    quiet = replace(paused, fabric=None, transfer_ns=2 * MS)
+    found = {finding.mode: finding.severity for finding in diagnose(paused.trace()).findings}
+    assert found["runtime_jitter"] == pytest.approx(paused.injected_share(), rel=0.1)
+    assert found["fabric_contention"] == pytest.approx(paused.lost_against(quiet), rel=0.1)
 
 
 def test_its_own_wait_does_not_rise_although_its_callback_comes_late():

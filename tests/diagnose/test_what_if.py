@@ -1,5 +1,6 @@
 """Answers to what-if questions, against worlds run again with what was asked for."""
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -8,13 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.jobs.pipeline import NAMES, Pipeline
+from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.predict.what_if import FORMS, answers, parse
 from evenstep.errors import UsageError
 from evenstep.importers.draft import Draft
 from evenstep.importers.operations.operation_records import trace_of
 from evenstep.report.terminal.terminal import render_answers
 from evenstep.trace.spool.layout import Kind, Phase
-from tests.diagnose.synthetic import MS, World
+from tests.diagnose.programs import Do, Job
+from tests.diagnose.synthetic import MS, World, with_rows
 
 WORK = ("forward-compute", "backward-compute", "gc", "optimizer")
 STYLES = ["overlapped", "blocking", "gathered"]
@@ -103,6 +106,41 @@ def test_aligned_pauses_cost_one_each_instead_of_one_per_rank(world):
     together[20] = 30 * MS
     apart, aligned = (world.delayed(Phase.FORWARD, ns, collector=True) for ns in (table, together))
     assert gain(apart.trace(), "gc=aligned") == pytest.approx(given_back(apart, aligned), abs=0.005)
+
+
+def paused_hosts(pause_ns, *, together):
+    """Hosts launch 32 ms of work in 1 ms, and each pauses in every fourth step, in the middle of
+    it: the devices have 19 ms left to do. The job, and its trace with the pauses."""
+    turn = Counter()
+
+    def issue_ns(step, rank):
+        turn[step, rank] += 1
+        mine = step % 4 == (0 if together else rank)
+        return 0.1 * MS + pause_ns * (mine and turn[step, rank] == 4)
+
+    layers = [Do("work", 5 * MS, Phase.BACKWARD), Do("enter", group=0)]
+    run = Job(
+        ranks=4, groups=[("default_pg", (0, 1, 2, 3))], steps=48, device=True, noise=0.01,
+        program=lambda _: [Do("work", 9 * MS), *4 * layers, Do("wait"), Do("work", 3 * MS)],
+        issue_ns=issue_ns,
+    ).run()  # fmt: skip
+    trace = run.trace()
+    rows = trace.of_kind(Kind.PHASE)
+    rows = rows.select(rows.group_seq > pause_ns)
+    where = {name: rows[name] for name in ("rank", "step", "exit_ns")}
+    return run, with_rows(
+        trace, kind=int(Kind.PAUSE), op=2, enter_ns=rows.exit_ns - int(pause_ns), **where
+    )
+
+
+@pytest.mark.parametrize("pause", [12, 40])
+def test_aligned_pauses_of_hosts_cost_what_their_devices_do_not_hide(pause):
+    (apart, trace), (aligned, _) = (paused_hosts(pause * MS, together=one) for one in (False, True))
+    truth = 1 - aligned.length_ns / apart.length_ns
+    assert gain(trace, "gc=aligned") == pytest.approx(truth, abs=0.01)
+    calm, _ = paused_hosts(0, together=False)
+    recoverable = sum(finding.severity for finding in diagnose(trace).findings)
+    assert recoverable == pytest.approx(1 - calm.length_ns / apart.length_ns, abs=0.02)
 
 
 def test_hidden_input_is_not_waited_for(world):

@@ -5,7 +5,7 @@ import pytest
 
 from evenstep.diagnose.graph.replay import Change, replay, step_lengths
 from evenstep.diagnose.graph.streams import FASTEST_DRIFT
-from evenstep.diagnose.graph.structure import by_step_and_lane, overlap, overlap_of_issues
+from evenstep.diagnose.graph.structure import by_step_and_lane, overlap, overlap_of_entries
 from evenstep.diagnose.lateness.cost import Costs
 from evenstep.diagnose.measure.grid import during, step_grid
 from evenstep.trace.spool.layout import Flag, Kind, Phase
@@ -146,7 +146,7 @@ def test_a_pause_that_another_rank_s_hides_goes_with_it():
                 run.record(rank, Kind.PAUSE, step, issue[rank] - lasted - 1, issue[rank] - 1)
     grid = step_grid(run.trace())
     stops = [
-        during(grid, grid.records.of_kind(Kind.PAUSE), of) for of in (overlap, overlap_of_issues)
+        during(grid, grid.records.of_kind(Kind.PAUSE), of) for of in (overlap, overlap_of_entries)
     ]
     costs = Costs(grid.graph, {1: tuple(stops)})
     late = by_step_and_lane(grid.graph, stops[0]) * 1.0

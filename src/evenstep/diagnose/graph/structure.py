@@ -223,15 +223,19 @@ def overlap(graph: Graph, lane: Array, start: Array, end: Array) -> Array:
     return np.asarray(until - length_before(covered, graph.rows.lane, begin))
 
 
-def overlap_of_issues(graph: Graph, lane: Array, start: Array, end: Array) -> Array:
-    """How much of the time that each entry's host took to issue it lies in intervals of that host:
-    (rows,), ns. 0 where no host is known to have issued it."""
-    found, entry = np.zeros(len(graph.rows)), np.flatnonzero(graph.rows.slack_ns >= 0)
-    entry = entry[graph.host[entry] >= 0]
-    at, took = (each[graph.host[entry]] for each in (graph.operations.last_ns, graph.took_ns))
-    covered, lanes = Intervals(lane, start, end), graph.rows.lane[entry]
-    begun = at - np.maximum(took, 0.0).astype(np.int64)
-    found[entry] = length_before(covered, lanes, at) - length_before(covered, lanes, begun)
+def overlap_of_entries(graph: Graph, lane: Array, start: Array, end: Array) -> Array:
+    """How long what each entry of a host begins is in flight within intervals of that host, or that
+    host took to issue an entry of its device: (rows,), ns. 0 where neither is known."""
+    found, rows, table = np.zeros(len(graph.rows)), graph.rows, graph.operations
+    device = graph.device[rows.lane]
+    of = np.where(device, np.where(rows.slack_ns >= 0, graph.host, -1), rows.enter)
+    entry = np.flatnonzero(of >= 0)
+    of, device, covered = of[entry], device[entry], Intervals(lane, start, end)
+    issued = table.last_ns[of] - np.maximum(graph.took_ns[of], 0.0).astype(np.int64)
+    until = np.where(device, table.last_ns[of], table.over_ns[of])
+    since = np.where(device, issued, rows.at_ns[entry])
+    before = [length_before(covered, rows.lane[entry], each) for each in (since, until)]
+    found[entry] = np.maximum(before[1] - before[0], 0)
     return found
 
 

@@ -12,7 +12,7 @@ from evenstep import words
 from evenstep.diagnose.finding import Where
 from evenstep.diagnose.graph.peers import more_by_direction
 from evenstep.diagnose.graph.replay import Change
-from evenstep.diagnose.graph.structure import by_step_and_lane, overlap_of_issues, regularly_later
+from evenstep.diagnose.graph.structure import by_step_and_lane, overlap_of_entries, regularly_later
 from evenstep.diagnose.lateness.cost import Blame, Costs, blame
 from evenstep.diagnose.lateness.delays import WORK_PHASES, Cause, Delays, attribute, recorded_ns
 from evenstep.diagnose.lateness.thresholds import above_others
@@ -26,7 +26,7 @@ from evenstep.diagnose.measure.attempts import (
     on_one_wall_clock,
 )
 from evenstep.diagnose.measure.effects import running_share
-from evenstep.diagnose.measure.grid import StepGrid, during, in_phase, step_grid
+from evenstep.diagnose.measure.grid import StepGrid, during, held_by, in_phase, step_grid
 from evenstep.diagnose.measure.hosts import Contention, contention
 from evenstep.diagnose.measure.links import Traffic, flows_of_groups
 from evenstep.diagnose.measure.stuck import Stuck, stuck
@@ -224,7 +224,7 @@ class Case:
         change = self.without(np.where(cells, self.delays.late_ns[cause], 0.0), cause)
         if cause is not Cause.COLLECTOR:
             return change
-        return self.costs.combined([change, self.costs.held_up(cells[self.grid.sampled])])
+        return self.costs.combined([change, self.costs.held_up(cells[self.grid.sampled], cause)])
 
     def all_relieved(self, cells: Array, but: Array | None = None) -> Change:
         """The change that removes all lateness from cells, but for the work of cells in `but`."""
@@ -413,17 +413,17 @@ def open_case(trace: Trace) -> Case:
 
 
 def _on_record(grid: StepGrid) -> dict[int, tuple[Array, Array]]:
-    """By cause, how much of each row's own work, and of what its host did to issue it, its records
+    """By cause, how much of each row's own work, and of its issue or flight, its records
     cover; not of waits for a core, of which only a sum per step is known."""
     phases = grid.records.of_kind(Kind.PHASE)
     found = {}
     for cause, kind in ((Cause.COLLECTOR, Kind.PAUSE), (Cause.STOP, Kind.STOP)):
         if len(rows := grid.records.of_kind(kind)):
-            found[int(cause)] = during(grid, rows), during(grid, rows, overlap_of_issues)
+            found[int(cause)] = held_by(grid, rows), during(grid, rows, overlap_of_entries)
     for cause, kinds in _PHASES.items():
         if len(rows := phases.select(np.isin(phases.op, kinds))):
             own = np.sum([in_phase(grid, Phase(kind)) for kind in kinds], axis=0)
-            found[int(cause)] = own, during(grid, rows, overlap_of_issues)
+            found[int(cause)] = own, during(grid, rows, overlap_of_entries)
     return found
 
 

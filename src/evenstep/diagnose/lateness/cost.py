@@ -28,7 +28,7 @@ from evenstep.diagnose.lateness.thresholds import above_others, error_of_median,
 from evenstep.diagnose.levels import ERRORS, LISTED, MOST, UNDISTURBED
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.statistics.interval import BLOCK_STEPS
-from evenstep.trace.columns import Array
+from evenstep.trace.columns import Array, largest_of
 from evenstep.trace.spool.layout import TO_ROOT
 
 NONE = Change.none()
@@ -43,8 +43,9 @@ class Costs:
         on_record_ns: Mapping[int, tuple[Array, Array]] | None = None,
         in_phases_ns: Callable[[], Array] | None = None,
     ) -> None:
-        """`on_record_ns`: by cause, the parts of each row's own work and of its issue that records
-        cover; `in_phases_ns`: of the work what its lane's phases usually have more than others'."""
+        """`on_record_ns`: by cause, the parts of each row's own work, and of its issue or flight,
+        that records cover; `in_phases_ns`: of the work what its lane's phases usually have more
+        than others'."""
         self.graph = graph
         self.on_record_ns = on_record_ns or {}
         self.in_phases_ns = in_phases_ns or (lambda: np.zeros(len(graph.rows)))
@@ -92,20 +93,25 @@ class Costs:
 
     # -- interventions -----------------------------------------------------------------------------
 
-    def held_up(self, paused: Array) -> Change:
-        """Operations of paused cells (steps × lanes) with at most the usual duration of their kind.
+    def held_up(self, paused: Array, cause: int) -> Change:
+        """Operations that hosts enter in paused cells (steps × lanes) shorter by what records of
+        the cause cover of their flight, down to the usual duration of their kind.
 
         A pause holds the interpreter lock, which callbacks and threads of the transport need: what
         is in flight may end when the pause does, on every member.
         """
         if not paused.any():
             return NONE
-        rows = self.graph.rows
-        mine = np.unique(rows.enter[paused[rows["index"], rows.lane] & (rows.enter >= 0)])
-        table = self.graph.operations
+        rows, table = self.graph.rows, self.graph.operations
+        mine = np.flatnonzero(paused[rows["index"], rows.lane] & ~self.graph.device[rows.lane])
+        mine = mine[rows.enter[mine] >= 0]
+        covered = self.on_record_ns[cause][1][mine]
+        beside = largest_of(covered, rows.enter[mine], len(table), least=0.0)
         kind = row_numbers(table.queue, table.op, table.size_bytes)
         usual = quantiles(table.took_ns, kind, UNDISTURBED, int(kind.max(initial=-1)) + 1)
-        return Change.of_transfers(mine, np.minimum(table.took_ns, usual[kind])[mine])
+        less = np.minimum(beside, np.maximum(table.took_ns - usual[kind], 0.0))
+        hit = np.flatnonzero(less)
+        return Change.of_transfers(hit, (table.took_ns - less)[hit])
 
     def relieved(self, cause: int, late_ns: Array, chronic: Array, recorded_ns: Array) -> Change:
         """Cells (steps × lanes) without their lateness for this cause: taken from where its records
@@ -121,6 +127,7 @@ class Costs:
         hidden = (whole == 0) & late_ns.any(axis=0)  # behind what the lane waited for
         less = recorded * part[rows["index"], rows.lane]
         sooner = issuing * np.where(hidden, 1.0, part)[rows["index"], rows.lane]
+        sooner *= self.graph.device[rows.lane]
         chosen, issued = np.flatnonzero(less > 0), np.flatnonzero(sooner > 0)
         operations = self.graph.host[issued]
         took = self.graph.took_ns[operations] - sooner[issued]

@@ -18,6 +18,7 @@ import numpy as np
 from evenstep import words
 from evenstep.diagnose.graph.build import BUSY, graph, of_hosts
 from evenstep.diagnose.graph.entries import on_device
+from evenstep.diagnose.graph.peers import peers
 from evenstep.diagnose.graph.structure import (
     Graph,
     Intervals,
@@ -192,7 +193,7 @@ def _grid_of(trace: Trace, numbers: Array, ranks: Array, clocks: Clocks | None =
     for name in ("blocked_ns", "wait_ns", "hidden_ns", "collectives"):
         getattr(grid, name)[present] = getattr(found, name)
     grid.work_ns[present] = np.maximum(found.work_ns - grid.held_ns[present], 0)
-    stood = during(grid, trace.of_kind(Kind.STOP))
+    stood = held_by(grid, trace.of_kind(Kind.STOP))
     grid.stood_ns[present] = by_step_and_lane(grid.graph, stood)
     if grid.graph.device.any():
         _fill_streams(grid, trace, present)
@@ -228,7 +229,7 @@ def _fill_streams(grid: StepGrid, trace: Trace, present: Array) -> None:
         own = by_step_and_lane(grid.graph, in_phase(grid, phase))
         grid.phase_ns[phase][np.ix_(present, lanes)] = own[:, lanes]
     streams = np.flatnonzero(grid.graph.device)
-    paused = by_step_and_lane(grid.graph, during(grid, trace.of_kind(Kind.PAUSE)))
+    paused = by_step_and_lane(grid.graph, held_by(grid, trace.of_kind(Kind.PAUSE)))
     grid.pause_ns[np.ix_(present, streams)] = paused[:, streams]
 
 
@@ -252,6 +253,20 @@ def in_phase(grid: StepGrid, phase: Phase) -> Array:
 def during(grid: StepGrid, rows: Columns, within: Callable[..., Array] = overlap) -> Array:
     """Own time of each row of the graph, or what else `within` gives, within these records."""
     return within(grid.graph, *of_hosts(rows, grid.clocks, grid.ranks, grid.graph.ahead))
+
+
+def held_by(grid: StepGrid, stops: Columns) -> Array:
+    """Own time of each row of the graph in which these records stop its host; of a device no more
+    than the row is longer than others of its lane and place, as the device computes on."""
+    held, graph = during(grid, stops), grid.graph
+    for part in peers(graph) if graph.device.any() and held.any() else ():
+        there = part.there & graph.device[part.lanes][:, None]
+        calm, own = there & (held[part.rows] <= 0), graph.own_ns[part.rows]
+        place = np.broadcast_to(np.arange(own[0].size).reshape(own[0].shape), own.shape)
+        usual = medians_of(own[calm], place[calm], own[0].size).reshape(own[0].shape)
+        longer = np.clip(own - usual, 0.0, held[part.rows])
+        held[part.rows[there]] = longer[there]
+    return held
 
 
 def _common_steps(trace: Trace) -> tuple[Array, Array]:

@@ -141,22 +141,22 @@ def _is_called_by_script(case: Case, cells: Array) -> bool:
 
 
 def aligned_pauses(case: Case) -> Change:
-    """The change to the n-th pauses of all ranks in one step, as long as the longest of them."""
-    grid, own = case.grid, case.costs.graph.own_ns.copy()
-    pauses = case.trace.of_kind(Kind.PAUSE).sorted_by("rank", "step")
+    """The change to the n-th pauses of all ranks in one step, which hold up as long as the longest
+    of them does."""
+    grid, pauses = case.grid, case.trace.of_kind(Kind.PAUSE).sorted_by("rank", "step")
     without = case.without(grid.pause_ns, Cause.COLLECTOR)
-    own[without.rows] = without.own_ns
-    cell, inside = grid.cell(pauses)
-    step, rank = np.divmod(cell[inside], len(grid.ranks))
-    length, turn = (pauses.exit_ns - pauses.enter_ns)[inside], positions_by_key(rank)
-    cost = np.zeros(len(grid.steps))
+    own, (cell, inside) = case.costs.own_ns(without), grid.cell(pauses)
+    length, cell = (pauses.exit_ns - pauses.enter_ns)[inside], cell[inside]
+    whole = np.maximum(np.bincount(cell, length, grid.pause_ns.size), 1)
+    length = length * (grid.pause_ns.reshape(-1) / whole)[cell]
+    step, rank = np.divmod(cell, len(grid.ranks))
+    turn, cost = positions_by_key(rank), np.zeros(len(grid.steps))
     for number in range(int(turn.max(initial=-1)) + 1):
         here = turn == number
         cost[int(np.median(step[here]))] += length[here].max()
     for part in case.costs.parts:  # in the first row of each cell
         own[part.rows[:, :, 0]] += cost[grid.sampled][part.segments][:, None]
-    changed = np.flatnonzero(own != case.costs.graph.own_ns)
-    return Change.of_work(changed, own[changed])
+    return case.costs.change_to(own, without)
 
 
 def _pauses_of(case: Case, ranks: list[int]) -> dict[str, Any]:

@@ -211,7 +211,7 @@ def _rows_of(case: Case, records: Columns) -> Array:
 
 def _collector(case: Case, spec: Spec) -> Change | str:
     """Without pauses; or aligned, with the longest n-th pause on all ranks at the same time."""
-    if not case.grid.pause_ns.any():
+    if not len(case.trace.of_kind(Kind.PAUSE)):
         return "no pause of a garbage collector was recorded"
     if spec.change == "aligned":
         return aligned_pauses(case)
