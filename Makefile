@@ -63,7 +63,8 @@ dist: $(VENV)/.ready
 fuzz: $(VENV)/.ready
 	EVENSTEP_FUZZ=1 $(BIN)/python -m pytest tests/pacing tests/trace tests/diagnose tests/importers tests/simulate
 
-# How many small changes of the code a test notices: half an hour on two cores.
+# How many small changes of the code a test notices, in every package of tests/mutants.py; of one it
+# takes minutes: python -m tests.mutants PACKAGE.
 SAMPLE ?= 40
 mutants: $(VENV)/.ready
 	$(BIN)/python -m tests.mutants --sample $(SAMPLE)

@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 
 import evenstep
 from evenstep.errors import TraceError
+from evenstep.trace.columns import Columns
 from evenstep.trace.loading import load
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.layout import Flag, Kind, Op
 from evenstep.trace.spool.spool import Spool
 from evenstep.trace.spool.summary import FEWEST_RECORDS, StepSummary, SummaryLog
+from evenstep.trace.trace import RankInfo, Trace
 from tests.trace.small_run import STEPS, WORLD, identity, write_rank, write_run
 
 MS = 1_000_000
@@ -29,6 +31,16 @@ def run(tmp_path):
 
 def spool(root, rank, attempt=0):
     return root / f"attempt-{attempt:03d}" / f"rank-{rank:05d}.spool"
+
+
+@pytest.mark.parametrize(
+    ("hosts", "boots", "are_one"),
+    [("aa", "xy", True), ("ab", "xx", False), (("", ""), "xx", True), (("", ""), "xy", False)],
+)
+def test_ranks_share_a_host_by_its_name_or_where_it_has_none_by_its_clock(hosts, boots, are_one):
+    places = enumerate(zip(hosts, boots, strict=True))
+    ranks = {r: RankInfo(r, {"hostname": host, "boot_id": boot}) for r, (host, boot) in places}
+    assert Trace({}, 2, 0, ranks, Columns({})).one_host == are_one
 
 
 def test_a_whole_run_has_nothing_to_complain_about(run):

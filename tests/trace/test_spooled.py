@@ -228,3 +228,13 @@ def test_it_is_known_whether_collectives_ran_on_a_device(tmp_path, monkeypatch, 
     for module in (spools, trace_module):
         monkeypatch.setattr(module, "LARGE_RECORDS", 0)
     assert load(tmp_path).events.on_device is (flag is Flag.ON_DEVICE)
+
+
+def test_a_run_that_was_attached_to_late_has_the_steps_it_has(tmp_path, monkeypatch):
+    path = tmp_path / "rank-00000.spool"
+    spool = Spool.create(path, identity(0), ring_bytes=9 * RECORD_BYTES, summary_bytes=1)
+    for step in range(10, 15):
+        spool.put(1000 * step, 1000 * step + 900, Kind.STEP, 0, step, 0, 0, 0)
+    spool.shut()
+    for trace in loaded(tmp_path, monkeypatch):
+        assert trace.table.step_numbers().tolist() == list(range(10, 15))
