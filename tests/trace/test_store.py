@@ -100,6 +100,17 @@ def test_what_is_known_of_run_ranks_and_groups_comes_back(stored, trace):
     assert stored.table.step_numbers().tolist() == trace.table.step_numbers().tolist()
 
 
+@pytest.mark.parametrize("large", [False, True])
+def test_what_a_profile_says_of_hosts_comes_back(trace, tmp_path, monkeypatch, large):
+    issued = trace.events.enter_ns - 7 * (trace.events.kind == int(Kind.COLLECTIVE))
+    told = trace.events.with_columns(issued_ns=issued, freed_ns=np.zeros_like(issued))
+    write_store(replace(trace, events=told), tmp_path / "store")
+    monkeypatch.setattr(store_reading, "LARGE_RECORDS", 0 if large else 10**9)
+    found = load(tmp_path / "store").of_kind(Kind.COLLECTIVE, Kind.STEP)
+    assert same(found, told.select(np.isin(told.kind, [Kind.COLLECTIVE, Kind.STEP])), ["issued_ns"])
+    assert "freed_ns" not in found  # of nobody
+
+
 def test_summaries_come_back(tmp_path):
     run = load(write_run(tmp_path / "run"))
     write_store(run, tmp_path / "store")
