@@ -26,7 +26,7 @@ from evenstep.diagnose.graph.gaps import (
     gaps_between,
     weighted_median,
 )
-from evenstep.diagnose.graph.reached import with_reached
+from evenstep.diagnose.graph.reached import issued_beside, with_reached
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Op
 from tests.diagnose.synthetic import MS
@@ -461,6 +461,30 @@ def test_a_hidden_place_works_no_longer_than_what_is_seen_of_it():
     )
     work, unseen = np.array([6.0, 1.0])[kind], np.arange(10) >= 7
     assert some.lengths(work, unseen).tolist() == [6, 1]
+
+
+def test_a_place_where_devices_always_idle_works_no_longer_than_its_longest_gap():
+    """As behind a gather that is issued at once behind another, where others have work behind."""
+    some = gaps([0.01, 0.02, 4, 4], [0] * 4, kind=[0, 0, 1, 1], idle=[True] * 2 + [False] * 2)
+    work, unseen = some.work(shares([], []))
+    assert (some.lengths(work, unseen) / MS).tolist() == pytest.approx([0.02, 4])
+
+
+def test_gathers_that_begin_as_they_are_issued_before_compute_gets_there_tell_nothing_of_it():
+    """Four times a scatter is issued 1 ms before a gather, and compute reaches it 9 ms later."""
+    turn = np.arange(8) // 2
+    issued, scatters = (turn * 20 + np.arange(8) % 2) * MS, np.arange(8) % 2 == 0
+    slack = 9 * MS * scatters
+    table = {
+        "lane": 0 * turn, "seq": np.arange(8), "operation": np.arange(8), "slack_ns": slack,
+        "enter_ns": issued + slack, "computed_ns": np.full(8, NAN), "on_device": turn >= 0,
+    }  # fmt: skip
+    kinds = {"queue": 0 * turn, "op": np.where(scatters, int(Op.REDUCE_SCATTER), GATHER)}
+    kinds = Columns({**kinds, "message": turn < 0})
+    assert issued_beside(Columns(table), kinds).tolist() == [False, True] * 4
+    later = table["enter_ns"] + 9 * MS * ~scatters  # all as compute gets there
+    in_order = Columns(table | {"enter_ns": later, "slack_ns": later - issued})
+    assert not issued_beside(in_order, kinds).any()
 
 
 def test_reductions_of_another_backward_are_usually_entered_behind_a_wait_for_those_before():

@@ -199,6 +199,15 @@ def test_hosts_that_are_always_far_ahead_are_placed_by_when_they_saw_ends():
     assert 998 * MS < ahead.min() <= ahead.max() <= 1_000 * MS
 
 
+@pytest.mark.parametrize("every", [22, 33])
+def test_looks_that_keep_step_with_the_ends_do_not_tell_when_these_were(every):
+    # each issued as it is entered, looked for 4 ms after each second or third end: of the 11 ms
+    # between two ends they leave out the last 7, so why not the first 4
+    enter = np.arange(1_000) * 11 * MS
+    seen = -(-(enter - 4 * MS) // (every * MS)) * every * MS + 4 * MS
+    assert _line(enter, enter + 30, seen).offset_at(enter) == pytest.approx(30, abs=1)
+
+
 def test_the_curve_of_issue_follows_a_clock_that_drifts_and_no_faster_one():
     enter = np.arange(64) * MS
     wander = np.rint(20_000 * np.sin(enter / (200 * MS))).astype(np.int64)  # 100 parts in a million

@@ -86,9 +86,13 @@ def shares_of(rows: Columns, operations: Columns, gaps: Gaps) -> Array:
     idle, told = _shares_by_idle_time(rows, gaps)
     share = np.where(told[:, None], idle, share)
     follows, hides = _in_stream(rows, gaps)
-    share[follows] = np.nan
-    share[follows, 0] = hides[follows]
-    return best_shares(gaps, share, sure | told | follows, usual)
+    back = _issued_ahead(rows, operations, gaps)
+    ahead = np.flatnonzero((back > 0) & (means(gaps.idle, gaps.kind) > MOST))
+    share[follows] = share[ahead] = np.nan
+    share[ahead, back[ahead]], share[follows, 0] = 0.0, hides[follows]
+    sure |= told | follows
+    sure[ahead] = True
+    return best_shares(gaps, share, sure, usual)
 
 
 def _in_stream(rows: Columns, gaps: Gaps) -> tuple[Array, Array]:
@@ -105,6 +109,27 @@ def _in_stream(rows: Columns, gaps: Gaps) -> tuple[Array, Array]:
     issuing = told & (np.diff(rows.enter_ns - slack)[gaps.row - 1] > LAUNCH_NS)
     follows = anywhere | on_all_lanes(rows, gaps.row, told, gaps.kind)
     return follows, means(issuing, gaps.kind) > MOST
+
+
+def _issued_ahead(rows: Columns, operations: Columns, gaps: Gaps) -> Array:
+    """How many entries before each kind of gap was entered what it waits for at once, where that
+    is the gather before the one it follows; 0 elsewhere. Gathers are issued one ahead where the
+    first two of a row are at once, which is all that tells it where devices idle."""
+    gather = np.flatnonzero(operations.op[rows.operation] == int(Op.ALL_GATHER))
+    if not len(gather) or not gaps.idle.any():
+        return np.zeros(int(gaps.kind.max(initial=-1)) + 1, int)
+    step, queue = np.cumsum(begins(rows.lane, rows.step)), operations.queue[rows.operation]
+    gather = gather[np.lexsort([gather, queue[gather], step[gather]])]
+    apart, ended = np.diff(gather, prepend=0), finishes(step[gather], queue[gather])
+    since = np.append(np.diff(rows.enter_ns - rows.slack_ns), 0)  # until hosts issued the next
+    at_once = np.append((apart[1:] == 1) & (since[gather[:-1]] <= LAUNCH_NS), False) & ~ended
+    run = np.cumsum(at_once | np.append(True, ended[:-1]))
+    ahead = np.isin(run, run[at_once]) & ~at_once & (np.bincount(run) >= SEVERAL)[run]
+    ahead &= np.minimum(since[gather], since[gather - 1]) >= 0  # in the order of issue
+    back = np.zeros(len(rows))
+    back[gather[ahead]] = apart[ahead]
+    usual = np.rint(means(back[gaps.row - 1], gaps.kind)).astype(int)
+    return np.where(usual < FURTHEST, usual, 0)
 
 
 def on_all_lanes(rows: Columns, row: Array, which: Array, number: Array) -> Array:

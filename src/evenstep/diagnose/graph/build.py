@@ -14,7 +14,7 @@ import numpy as np
 from evenstep.diagnose.graph import streams
 from evenstep.diagnose.graph.entries import Entries, entered_on_device, entries
 from evenstep.diagnose.graph.lanes import STEP_END, TELLING_NS, LaneExtent, ended_with, rows_of
-from evenstep.diagnose.graph.reached import with_reached
+from evenstep.diagnose.graph.reached import issued_beside, with_reached
 from evenstep.diagnose.graph.segments import segments
 from evenstep.diagnose.graph.structure import (
     NO_HOST,
@@ -61,9 +61,12 @@ def graph(trace: Trace, clocks: Clocks, steps: Array, ranks: Array) -> Graph:
     rows = rows.with_column("decides", rows.decides | nobody[rows.operation])
     rows = streams.with_stream_order(rows, found.operations)
     if device.any():
+        stamped, beside = rows.slack_ns, issued_beside(rows, found.operations)
         rows = with_reached(rows, found.operations)
-        behind = np.where(rows.slack_ns >= 0, rows.slack_ns, rows.behind_ns)
-        rows = rows.with_column("behind_ns", behind)
+        slack = rows.slack_ns
+        behind = np.where(slack >= 0, slack, rows.behind_ns)
+        beside |= (slack < stamped) & (slack <= streams.LAUNCH_NS)  # it began later than issued
+        rows = rows.with_columns(behind_ns=behind, slack_ns=np.where(beside, NO_HOST, slack))
     found = found._replace(rows=rows)
     apart = device & ~np.isin(ranks, trace.host_clock_ranks)
     known = np.union1d(steps, leads)

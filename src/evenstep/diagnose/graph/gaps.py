@@ -12,7 +12,7 @@ import numpy as np
 from evenstep.diagnose.graph.streams import AT_ONCE_NS, TELLING, idle_before
 from evenstep.diagnose.graph.structure import grouped_order, means, row_numbers
 from evenstep.diagnose.levels import MOST, SEVERAL
-from evenstep.trace.columns import Array, Columns, begins
+from evenstep.trace.columns import Array, Columns, begins, largest_of
 
 FURTHEST = 6  # entries after which an operation may still be waited for: a layer of experts has 5
 SURE = 0.15  # of a misfit: smaller improvements do not count
@@ -97,13 +97,15 @@ class Gaps(NamedTuple):
 
     def lengths(self, work: Array, unseen: Array) -> Array:
         """Usual work of each kind; of one that is mostly hidden, so that only its longest is seen,
-        that between the same two kinds of entries, if it is known and no longer than what is."""
+        that between the same two kinds of entries, if it is known, but no longer than what is
+        seen, or than its longest gap."""
         own, shown = weighted_median(work, ~unseen, self.kind), means(~unseen, self.kind) > MOST
         if shown.all():
             return own
         seen = self.seen(unseen) & (work > 0)  # some places have none
         alike = weighted_median(work, seen, self.pair)[self.pairs]
-        return np.where(shown | (alike == 0), own, np.minimum(alike, np.where(own > 0, own, alike)))
+        most = np.where(own > 0, own, largest_of(self.lasted, self.kind, len(own), least=0.0))
+        return np.where(shown | (alike == 0), own, np.minimum(alike, most))
 
     def seen(self, unseen: Array) -> Array:
         """Gaps whose work is not hidden, of kinds of which it mostly is not."""

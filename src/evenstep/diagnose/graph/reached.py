@@ -83,6 +83,19 @@ def _as_issued(rows: Columns) -> Array:
     return mine[np.lexsort([rows.seq[mine], rows.lane[mine]])]
 
 
+def issued_beside(rows: Columns, operations: Columns) -> Array:
+    """Entries of streams beside compute that begin as soon as they are issued, which so tell
+    nothing of it: of kinds that come before it has reached what was issued earlier."""
+    mine, found = _as_issued(rows), np.zeros(len(rows), bool)
+    some = rows.select(mine)
+    kind = row_numbers(*(operations[name][some.operation] for name in ("queue", "op", "message")))
+    at_once = some.slack_ns <= LAUNCH_NS
+    reached = running_maximum(np.where(at_once, NEVER, some.enter_ns), some.lane)
+    early = at_once & (reached > some.enter_ns + CROSSING_NS)
+    found[mine] = at_once & (np.bincount(kind, early) >= FEWEST)[kind]
+    return found
+
+
 def _with_limited_issues(rows: Columns, operations: Columns) -> Columns:
     """The entries of streams beside compute, moved to when they were issued where their hosts wait
     for compute before each, which then tells when compute got there, and nothing of the host: as

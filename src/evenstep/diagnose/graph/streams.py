@@ -13,7 +13,7 @@ import numpy as np
 from evenstep.diagnose.graph.structure import Intervals, means, quantiles, row_hash, row_numbers
 from evenstep.diagnose.levels import LOW, MINOR, MOST, NEARLY_ALL, SURE
 from evenstep.trace.clocks.bounds import OffsetLine, largest_bound
-from evenstep.trace.columns import Array, Columns, begins, run_numbers, running_maximum
+from evenstep.trace.columns import Array, Columns, begins, finishes, run_numbers, running_maximum
 
 FASTEST_DRIFT = 200e-6  # of a device's clock against its host's
 STRETCH = 64  # ends in each piece of the curve that follows a wandering clock
@@ -272,17 +272,25 @@ def issue_line(rows: Columns) -> OffsetLine:
 
 def _surely_later(rows: Columns, line: OffsetLine) -> float:
     """By how much hosts saw all ends later than `line` has them, less what the soonest look came
-    after an end: of n looks at times that have nothing to do with the ends it is most surely below
-    ln(1/p) n-ths of twice the mean."""
-    rows = rows.select(rows.leave_ns > 0)
-    if not len(rows):
+    after an end: of n looks at times that have nothing to do with the ends most surely within the
+    first ln(1/p) n-ths of the time since an end; and looks for several that keep step with them,
+    and leave out as large a part of that time elsewhere, may have left out this."""
+    rows = rows.select(rows.leave_ns > 0).sorted_by("lane", "leave_ns")
+    rows = rows.select(begins(rows.lane, rows.leave_ns))
+    looks = rows.select(finishes(rows.lane, rows.seen_ns))
+    since, apart = (
+        np.diff(time)[~begins(of.lane)[1:]]
+        for of, time in ((rows, rows.leave_ns), (looks, looks.seen_ns))
+    )
+    if not len(apart) or not since.any():
         return 0.0
-    late = rows.seen_ns - rows.leave_ns - line.offset_at(rows.leave_ns)
-    look = row_numbers(rows.lane, rows.seen_ns)
-    each = quantiles(late, look, 0.0, int(look.max()) + 1)
-    soonest = float(each.min())
-    behind = 2 * (float(each.mean()) - soonest) * np.log(1 / SURE) / len(each)
-    return float(max(soonest - behind, 0.0))
+    since = np.append(0, np.sort(np.minimum(since, np.median(apart))))
+    part = (np.cumsum(since) + since * np.arange(len(since))[::-1]) / since.sum()
+    late = looks.seen_ns - looks.leave_ns - line.offset_at(looks.leave_ns)
+    at = np.sort(np.interp(late - late.min(), since, part))
+    left_out = np.diff(at, append=1).max() if len(looks) < len(rows) else 0.0
+    left_out = max(left_out, np.log(1 / SURE) / len(late))
+    return float(max(late.min() - np.interp(left_out, part, since), 0.0))
 
 
 def _offset(x: Array, y: Array) -> OffsetLine:

@@ -15,7 +15,7 @@ from evenstep.diagnose.graph.structure import Graph, TimeLine, overlap
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import WORK_PHASES, Cause
 from evenstep.diagnose.lateness.thresholds import FEWEST_STEPS
-from evenstep.diagnose.levels import FEWEST, LOW, MOST, NAMED, NEARLY_ALL, SEVERAL
+from evenstep.diagnose.levels import FEWEST, LOW, MINOR, MOST, NEARLY_ALL, SEVERAL, SMALLEST_SHARE
 from evenstep.diagnose.measure.effects import effects_of_actions
 from evenstep.diagnose.measure.grid import WARM_UP_STEPS, during
 from evenstep.diagnose.measure.hosts import Contention, growth, metric_samples
@@ -258,7 +258,7 @@ def _allocator(case: Case) -> list[Finding]:
 
 # -- launches --------------------------------------------------------------------------------------
 
-COMPUTING = 0.8  # of the time before, taken to be compute: a guess, and the finding says so
+COMPUTING = 0.8  # of the most there may be, taken to be compute: a guess, and the finding says so
 ALL = slice(None)
 EXPECTATIONS = 100  # of work that an idle device hides: steps of the estimate
 
@@ -308,9 +308,20 @@ def _issues(case: Case) -> _LateIssues:
         expected, least, most = (at_pace(pace) for pace in paces)
         ends = least - (least - idle) * (1 - alone), most + (at_pace(0.0) - most) * (1 - alone)
         return _LateIssues("sampled", late, free_ns, expected, ends)
-    pace = work[told].sum() / max(host_ns[told].sum(), 1.0) if told.any() else COMPUTING
+    pace = COMPUTING * _most_pace(own[rest], host_ns[rest]) if rest.any() else 1.0
+    if host_ns[told].sum() > MINOR * host_ns[late].sum():
+        pace = work[told].sum() / host_ns[told].sum()
     seen = "issued" if own[told].sum() >= MOST * own[late].sum() else "guessed"
     return _LateIssues(seen, late, free_ns, at_pace(pace), (idle, at_pace(0.0)))
+
+
+def _most_pace(own_ns: Array, host_ns: Array) -> float:
+    """How much of the time in which its host issues work the device needs at most for it: as much
+    of it as was not spent waiting, where that is least."""
+    part = own_ns / np.maximum(host_ns, 1.0)
+    order = np.argsort(part)
+    time = np.cumsum(host_ns[order])
+    return float(min(part[order][np.searchsorted(time, LOW * time[-1])], 1.0))
 
 
 def _sampled_idle_ns(case: Case) -> Estimate | None:
@@ -361,19 +372,21 @@ def _late_issue(case: Case) -> list[Finding]:
         return []
     lane, own, issues = graph.rows.lane, graph.own_ns, _issues(case)
     late_ns = np.minimum(own, issues.free_ns) * issues.late
-    whole, idle, ended = (
-        np.bincount(lane, each, len(graph.ranks)) for each in (own, issues.idle_ns, late_ns)
+    whole = np.maximum(np.bincount(lane, own, len(graph.ranks)), 1)
+    idle, ended = (
+        np.bincount(lane, each, len(graph.ranks)) / whole for each in (issues.idle_ns, late_ns)
     )
-    lanes = idle >= NAMED * np.maximum(whole, 1)
-    if not lanes.any():
-        return _late_hosts(case, ended > MOST * whole)
-    gain = _gain_of_issues(case, issues)
-    if np.count_nonzero(lanes) < np.count_nonzero(graph.device) / 2:
-        theirs = _at_once(graph, own - issues.idle_ns * lanes[lane], lanes)
-        if case.share(case.saved(theirs)).value >= MOST * gain.share.value:
-            return _late_hosts(case, ended > MOST * whole)
+    if not idle.any():
+        return _late_hosts(case, ended > MOST)
+    lanes, gain = idle >= MINOR * idle.max(), _gain_of_issues(case, issues)
+    theirs = gain.share.value < SMALLEST_SHARE
+    if not theirs and np.count_nonzero(lanes) < np.count_nonzero(graph.device) / 2:
+        saved = case.saved(_at_once(graph, own - issues.idle_ns * lanes[lane], lanes))
+        theirs = case.share(saved).value >= MOST * gain.share.value
+    if theirs:
+        return _late_hosts(case, ended > MOST)
     measured, mode = issues.seen in ("idle", "sampled"), "runtime_jitter.launch"
-    share = float(np.median((idle if measured else ended)[lanes] / whole[lanes]))
+    share = float(np.median((idle if measured else ended)[lanes]))
     sure = issues.seen != "guessed"
     return finding_of(
         case, mode, gain, confidence=None if sure else 0.5,
