@@ -16,7 +16,7 @@ from evenstep.importers.content import SourceFile
 from evenstep.importers.draft import Draft
 from evenstep.importers.operations.operation_records import trace_of
 from evenstep.importers.operations.operation_tables import FORMAT
-from evenstep.trace.spool.layout import Phase
+from evenstep.trace.spool.layout import Kind, Phase
 from evenstep.trace.trace import Group
 from tests.diagnose.programs import Do, Job, pipeline
 from tests.diagnose.synthetic import MS, World
@@ -224,6 +224,19 @@ def test_sequences_of_different_lengths_cost_what_equal_ones_save(style, forward
     assert list(findings[0].where.ranks) == []
     want = 1 - even.length_ns() / varied.length_ns()
     assert findings[0].severity == pytest.approx(want, rel=0.1)
+
+
+@pytest.mark.parametrize("buckets", [4, 20])
+def test_lengths_show_between_few_buckets_and_between_many(buckets):
+    calm = World(on_device=True, noise=0.002, ranks=8, buckets=buckets)
+    batch = np.random.default_rng(1).exponential(30 * MS, (calm.steps, calm.ranks))
+    varied = calm.delayed(Phase.FORWARD, batch / 3)
+    for bucket in range(buckets):
+        varied = varied.delayed(Phase.BACKWARD, 2 / 3 * batch / buckets, bucket=bucket)
+    trace = varied.trace()
+    trace.events = trace.events.select(trace.events.kind != int(Kind.PHASE))
+    finding = diagnose(trace).findings[0]
+    assert (finding.mode, list(finding.where.ranks)) == ("workload_imbalance", [])
 
 
 @pytest.mark.parametrize(

@@ -170,20 +170,20 @@ def _forward_and_backward(case: Case) -> WorkVariation | None:
     forward = float(np.median(phases[0] / (phases[0] + phases[1])))
     spent, noise = _weighted_sum(over, np.array([forward, 1 - forward]))
     deviation = _usual_deviation(spent)
-    shared = (
-        linear(rank_values(spent), rank_values(_relative(phases[2]))) if phases[2].all() else 0.0
-    )
-    if max(shared, 0.0) ** 2 > MOST:  # of the variance
+    shared = max(_alike(spent, _relative(phases[2])), 0.0) if phases[2].all() else 0.0
+    if shared**2 > MOST:  # of the variance
         return WorkVariation(spent, 0.0, deviation, 0.0)
-    noise = 1 - (1 - noise) * (1 - max(shared, 0.0) ** 2)
+    noise = 1 - (1 - noise) * (1 - shared**2)
     correlation = _alike(over[:, :, 0], over[:, :, 1])
     return WorkVariation(spent, correlation, deviation, noise)
 
 
 def _stretches(case: Case) -> WorkVariation | None:
-    """Variation of the own work between operations; None where there are not several long ones."""
-    part = max(case.costs.parts, key=lambda part: part.rows.size)
-    own = part.by_place(case.costs.graph.own_ns)
+    """Variation of the own work in stretches of about a tenth; None without several long ones."""
+    own = max(case.costs.parts, key=lambda part: part.rows.size).by_place(case.costs.graph.own_ns)
+    done = own.mean(axis=(0, 1)).cumsum()
+    first = np.flatnonzero(np.diff(done // max(MINOR * done[-1], 1.0), prepend=-1.0))
+    own = np.add.reduceat(own, first, axis=2)
     usual = np.median(own, axis=0)
     long = (usual > NAMED * usual.sum(axis=1, keepdims=True)).all(axis=0)
     if own.shape[1] < 2 or np.count_nonzero(long) < 2:
