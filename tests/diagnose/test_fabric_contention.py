@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.modes import fabric
 from evenstep.trace.spool.layout import Kind, Op, Phase
 from tests.diagnose.programs import pipeline
 from tests.diagnose.synthetic import MS, World
 
+MB = 1_000_000
 QUIET_NS = 8 * MS
 
 
@@ -96,6 +98,19 @@ def test_traffic_that_only_one_group_meets_is_no_stall_though_others_are_calm_in
     )
     assert finding.where.groups == ["dp0"]
     assert ("Others' traffic" in finding.title) == (hit == "stretches")
+
+
+def test_what_a_group_lost_counts_once_however_many_sizes_it_moves(monkeypatch):
+    seen = []
+    monkeypatch.setattr(fabric, "slow_links", lambda flows: seen.append(flows) or [])
+    sizes = tuple(5 * MB * number for number in range(1, 5))
+    world = World(
+        ranks=8, tensor_parallel=2, style="grid", steps=120, bucket_bytes=sizes, fabric=only_odd
+    )
+    assert contention_of(world).where.groups == ["dp1"]
+    assert [one.lost_ns for one in seen[-1] if one.lost_ns] == [
+        pytest.approx(4 * 60 * 1.5 * QUIET_NS, rel=0.05)
+    ]
 
 
 def test_steps_hit_by_chance_are_contention_too():

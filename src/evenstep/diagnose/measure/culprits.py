@@ -73,17 +73,11 @@ def with_stacks(
         return replace(finding, stacks=ended)
     every = trace.of_kind(Kind.STACK)
     rows = every.select(every.bytes_in > 0)
+    if finding.mode in TERMINAL:
+        return _with_last_stacks(trace, finding, rows, ended)
     ours = finding.layer in ("model", "framework")
     everybody = not finding.where.ranks and cells is None
     system = not ours and (finding.mode == "runtime_jitter" or everybody)
-    if finding.mode in TERMINAL:
-        stacks = _at_the_end(trace, rows, finding.when.steps[-1][1] if finding.when.steps else 0)
-        stacks = [each for each in stacks if each.rank not in {one.rank for one in ended}] + ended
-        own = [each for each in stacks if each.rank in finding.where.ranks]
-        place = words.seen_by((each.rank, each.frames) for each in own)
-        told = not own or place in finding.cause
-        were = "" if told else f"; {'they were' if len(own) > 1 else 'it was'} in {place}"
-        return replace(finding, stacks=stacks, cause=finding.cause + were)
     numbers = trace.of_kind(Kind.STEP).step
     rows = rows.select(rows.step <= numbers.max()) if len(numbers) else rows  # none after them
     if system or not len(rows):
@@ -120,18 +114,26 @@ def _end(trace: Trace, rank: int) -> list[str]:
     return list((facts.get("raised") or facts.get("left") or {}).get("frames") or ())
 
 
-def _at_the_end(trace: Trace, rows: Columns, step: int) -> list[CallStack]:
-    """The last stack of each rank from this step on, or from the last step that the rank began: a
-    missing rank may be in an earlier one."""
+def _with_last_stacks(
+    trace: Trace, finding: Finding, rows: Columns, ended: list[CallStack]
+) -> Finding:
+    """The finding with the stacks that `ended` ranks, and of the others the last from its last step
+    on, or from the last that the rank began: a missing rank may be in an earlier one."""
+    step = finding.when.steps[-1][1] if finding.when.steps else 0
     steps = trace.of_kind(Kind.STEP)
     own = {rank: (steps.step[steps["rank"] == rank] + 1).max(initial=0) for rank in trace.ranks}
     begun = [min(step, own[int(rank)]) for rank in rows["rank"]]
     rows = rows.select(rows.step >= begun).sorted_by("exit_ns")
-    last = {int(rank): index for index, rank in enumerate(rows["rank"])}
-    return [
-        CallStack(rank, 1.0, trace.names[int(rows.name[index])].split(SEPARATOR))
-        for rank, index in sorted(last.items())
-    ]
+    last = {
+        int(rank): trace.names[name] for rank, name in zip(rows["rank"], rows.name, strict=True)
+    }
+    others = sorted(last.keys() - {one.rank for one in ended})
+    stacks = [*(CallStack(rank, 1.0, last[rank].split(SEPARATOR)) for rank in others), *ended]
+    theirs = [each for each in stacks if each.rank in finding.where.ranks]
+    place = words.seen_by((each.rank, each.frames) for each in theirs)
+    told = not theirs or place in finding.cause
+    were = "" if told else f"; {'they were' if len(theirs) > 1 else 'it was'} in {place}"
+    return replace(finding, stacks=stacks, cause=finding.cause + were)
 
 
 def _function(frames: Sequence[str]) -> str:

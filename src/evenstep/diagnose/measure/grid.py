@@ -295,8 +295,8 @@ def _lengths(trace: Trace, steps: Columns, numbers: Array) -> Array:
     if isinstance(trace.events, OnDisk) and not trace.events.on_device:
         return length
     calls = trace.of_kind(Kind.COLLECTIVE)
-    calls = calls.select((calls.device_exit_ns > 0) & np.isin(calls.step, numbers))
-    calls = calls.select(calls["rank"] == calls["rank"].min(initial=2**31 - 1))
+    rank, timed = calls["rank"], (calls.device_exit_ns > 0) & np.isin(calls.step, numbers)
+    calls = calls.select(timed & (rank == rank[timed].min(initial=2**31 - 1)))
     ended = np.zeros(len(numbers), np.int64)
     np.maximum.at(ended, np.searchsorted(numbers, calls.step), calls.device_exit_ns)
     begun = min(calls.device_enter_ns.min(initial=2**62), ended[0] - int(length[0]))

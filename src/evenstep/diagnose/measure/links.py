@@ -126,7 +126,8 @@ def slow_links(flows: Sequence[Traffic]) -> list[SlowLink]:
                 by_link[link].append(number)
         if not by_link:
             break
-        most = max(by_link.values(), key=lambda mine: sum(lost[number] for number in mine))
+        costs = {link: sum(lost[number] for number in mine) for link, mine in by_link.items()}
+        most = by_link[min(costs, key=lambda link: (-costs[link], link))]
         links = sorted(link for link, mine in by_link.items() if mine == most)
         found.append(SlowLink(links, [flows[number] for number in most]))
         rest = [number for number in rest if number not in most]

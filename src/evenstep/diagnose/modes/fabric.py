@@ -46,7 +46,7 @@ from evenstep.diagnose.modes.bound import of_slow_shapes
 from evenstep.diagnose.modes.intervention import Gain, finding_of, gain_of, when
 from evenstep.diagnose.sentences import say
 from evenstep.statistics.spectrum import Peak, uneven
-from evenstep.trace.columns import Array
+from evenstep.trace.columns import Array, key_numbers
 from evenstep.trace.spool.layout import Op
 
 COLLAPSED = 2.0  # times what its bytes take: a busy link alone does not take as long
@@ -129,7 +129,8 @@ def _where(case: Case, slow: _SlowTransfers) -> Where:
     if lost.sum() < levels.DOMINANT * excess.sum():
         return Where()  # by chance these more often than others
     judged = np.flatnonzero(slow.judged)
-    heads = judged[np.unique(rows.kind[judged], return_index=True)[1]]
+    path = key_numbers(rows.queue, rows.op == int(Op.ALL_TO_ALL))  # all else goes around a ring
+    heads = judged[np.unique(path[judged], return_index=True)[1]]
     heads = heads[np.argsort(-lost[rows.queue[heads]], kind="stable")]
     flows = [Traffic(crossed_by(trace, rows, at), "", float(lost[rows.queue[at]])) for at in heads]
     if hit[moving > 0].all():
