@@ -132,7 +132,7 @@ def _collectives(trace: Trace, grid: StepGrid) -> tuple[ObservedCollectives, ...
     calls = trace.of_kind(Kind.COLLECTIVE)
     later = _later(grid)
     seen = []
-    for number in range(len(kinds)):
+    for number in np.unique(rows.kind[rows.source < 0]):  # messages are those of a pipeline
         mine = rows.select(rows.kind == number)
         group = int(kinds.group[number])
         alike = (calls.group == group) & (calls.op == kinds.op[number])
