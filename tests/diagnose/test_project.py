@@ -12,6 +12,7 @@ from evenstep.diagnose.predict.project import projection
 from evenstep.errors import TraceError
 from evenstep.importers.opening import open_trace
 from evenstep.trace.spool.layout import Phase
+from tests.diagnose.programs import pipeline
 from tests.diagnose.synthetic import MS, World
 
 STEPS = 300
@@ -171,6 +172,12 @@ def test_transfer_grows_between_nothing_and_the_rings_latency():
     # half bandwidth (63/64)/(7/8), half tree latency log2(64)/log2(8); ring latency 63/7
     assert alone.factor(64) == pytest.approx(0.5 * 1.125 + 0.5 * 2)
     assert alone.bounds(64) == (1.0, pytest.approx(0.5 * 1.125 + 0.5 * 9))
+
+
+def test_messages_do_not_tell_how_collectives_grow():
+    """Of a pipeline whose gradients have one size, and its messages another."""
+    trace = pipeline(steps=10, transfer=lambda do, step: do.size / 10).run().trace()
+    assert growth(step_grid(trace)).latency_share is None
 
 
 def test_sizes_of_one_kind_leave_latency_unknown():

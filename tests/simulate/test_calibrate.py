@@ -142,6 +142,12 @@ def test_a_ring_of_messages_is_no_pipeline_of_as_many_chunks():
     assert (found.scenario.work.kind, found.scenario.work.pipeline_parallel) == ("ddp", 1)
 
 
+def test_messages_of_a_pipeline_are_none_of_its_collectives():
+    found = observe(pipeline(2, 2, 4, steps=8).run().trace())
+    assert found.sends
+    assert {one.operation for one in found.collectives} == {"all_reduce"}
+
+
 @pytest.mark.parametrize("silent", [0, 1])
 def test_a_pipeline_of_which_one_stage_has_no_messages_on_record_is_left_out(silent):
     trace = pipeline(2, 1, 4, steps=8).run().trace()

@@ -50,6 +50,11 @@ class Transfers(NamedTuple):
         """A column of the kinds, per row."""
         return np.asarray(self.kinds[column][self.rows.kind])
 
+    @property
+    def of_collectives(self) -> Columns:
+        """The kinds that are no messages."""
+        return self.kinds.select(np.isin(self.kinds.op, _OPS))
+
 
 _FROM_GRAPH = ("group", "op", "size_bytes", "members", "root", "dtype")
 _OPS = SYNCHRONIZING_OPS + FROM_ROOT + TO_ROOT
@@ -309,8 +314,8 @@ def places_of(trace: Trace, group: int) -> list[str]:
 def shapes(trace: Trace, measured: Transfers) -> list[Shape]:
     """The shapes of a run, the largest total transfer time first."""
     keys: dict[tuple[int, int, int, int], list[int]] = {}
-    pairs = np.stack([measured.kinds.group.astype(int), measured.kinds.op.astype(int)])
-    pairs = pairs[:, np.isin(pairs[1], _OPS)]  # a message has two ends, not a shape
+    kinds = measured.of_collectives  # a message has two ends, not a shape
+    pairs = np.stack([kinds.group.astype(int), kinds.op.astype(int)])
     for group, op in np.unique(pairs, axis=1).T.tolist():
         where = places_of(trace, group)
         key = (op, len(where), len(set(where)), busiest(where))

@@ -103,7 +103,7 @@ class Growth(NamedTuple):
 
 def growth(grid: StepGrid) -> Growth:
     """The growth of a run's transfer, by the line through the floors of its collectives by size."""
-    kinds = transfers(grid).kinds
+    kinds = transfers(grid).of_collectives
     kinds = kinds.select((kinds["count"] >= FEWEST) & (kinds.floor_ns > 0))
     ranks, size = len(grid.ranks), kinds.size_bytes.astype(float)
     line = line_through(size, kinds.floor_ns, kinds["count"]) if len(kinds) else None
