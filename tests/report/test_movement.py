@@ -100,5 +100,7 @@ def test_loose_coupling_is_told(found: dict, line: str) -> None:
 def test_checkpoints_say_how_often_they_help() -> None:
     found = {"reset": 1, "unchanged": 3, "amplified": 0, "events": []}
     (line,) = said(checkpoints=found)
-    assert line == "of 4 checkpoints and restarts, the run is steadier after 1"
+    assert line == "checkpoints and restarts: the run is steadier after 1 of 4"
     assert said(checkpoints={"reset": 0, "unchanged": 3, "amplified": 0, "events": []}) == []
+    (line,) = said(checkpoints={"reset": 1, "unchanged": 0, "amplified": 2, "events": []})
+    assert line.endswith("the run is steadier after 1 of 3 and less steady after 2 of 3")

@@ -224,6 +224,21 @@ def test_a_tree_has_the_latency_of_every_hop_of_its_longest_way():
     assert set_up(asked).flows[0].stages[0].duration_ns == pytest.approx(2 * (1e3 + 2e3), rel=1e-2)
 
 
+def test_a_group_of_trees_has_the_latency_of_its_own_links_alone():
+    """Two groups of two nodes: one on a leaf, the other on two, whose way is 9 us longer."""
+    library = set_up(scenario(
+        "cluster.nodes=6", "fabric.kind=leaf_spine", "fabric.nodes_per_leaf=3",
+        "fabric.latency_us=9", "collectives.algorithm=tree", "work.gradient_bytes=8",
+    )).library  # fmt: skip
+    near, far = np.array([[0, 1]]), np.array([[2, 3]])
+    both, *alone = (
+        library.flow("all_reduce", 8.0, members).stages[0].hop_ns
+        for members in (np.concatenate([near, far]), near, far)
+    )
+    assert both == pytest.approx(np.concatenate(alone))
+    assert alone[1].max() > alone[0].max() + 9e3
+
+
 @pytest.mark.parametrize("size", ["64kB", "1MB", "16MB", "128MB", "1GB"])
 def test_trees_over_all_cards_take_about_as_long_as_those_of_nccl(size):
     """On 16 nodes of 8 A100; NCCL's protocols, and what its kernels reach, are not in the tree."""

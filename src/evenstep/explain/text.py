@@ -81,13 +81,13 @@ def _is_predicted(row: Mapping[str, Any]) -> bool:
 
 def _measured_text(row: Mapping[str, Any]) -> str:
     unit = row["unit"]
-    how = "fitted" if row["fitted"] else f"{100 * row['error']:+.1f} %"
-    how = how if row["modelled"] or row["fitted"] else f"({how})"
+    error = f"{100 * row['error']:+.1f} %"
+    how = "fitted" if row["fitted"] else error if row["modelled"] else f"({error})"
     bound = "more than " if row["bound"] else ""
     measured = bound + format_quantity(row["measured"], unit)
     predicted = format_quantity(row["predicted"], unit.partition(" ")[0])  # without "per …"
     head = f"  {row['what']:<33} "
-    return f"{head}{measured:>{56 - len(head)}} {predicted:>13}{how:>9}"
+    return f"{head}{measured:>{56 - len(head)}} {predicted:>13}{how:>10}"
 
 
 def hanging_lines(head: str, text: str) -> list[str]:

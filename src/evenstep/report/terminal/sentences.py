@@ -76,9 +76,9 @@ def checkpoints(found: Mapping[str, Any]) -> Iterator[str]:
     """Describe how steady the run is after checkpoints and restarts, if not always as before."""
     words = {"reset": "steadier", "amplified": "less steady", "unchanged": "as before"}
     known = {text: found[name] for name, text in words.items() if found.get(name)}
-    if parts := [f"{text} after {n}" for text, n in known.items() if text != "as before"]:
-        of = f"of {sum(known.values()):,} checkpoints and restarts"
-        yield f"{of}, the run is {' and '.join(parts)}"
+    of = f"of {sum(known.values()):,}"
+    if parts := [f"{text} after {n:,} {of}" for text, n in known.items() if text != "as before"]:
+        yield f"checkpoints and restarts: the run is {' and '.join(parts)}"
 
 
 def asynchrony(found: Mapping[str, Any]) -> Iterator[str]:

@@ -28,7 +28,7 @@ def systems() -> list[System]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorEstimate:
-    """Absolute relative errors of predicted rows of one kind of work, as shares."""
+    """Absolute relative errors of rows of one kind of work that nothing is fitted to, as shares."""
 
     kind: str  # as `work.kind`
     rows: int

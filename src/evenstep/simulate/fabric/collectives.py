@@ -153,8 +153,8 @@ def _exchange(request: Request, power: int, distance: int, message_bytes: float)
     return partners._replace(posted=request.size > power)
 
 
-def _messages(source: Array, target: Array, message_bytes: float, repeats: int = 1) -> Round:
-    return Round(source.reshape(-1), target.reshape(-1), np.asarray(float(message_bytes)), repeats)
+def _messages(source: Array, target: Array, message_bytes: float) -> Round:
+    return Round(source.reshape(-1), target.reshape(-1), np.asarray(float(message_bytes)))
 
 
 def tree(request: Request) -> Pattern:

@@ -180,9 +180,10 @@ def stage(network: Network, gpu: Array, item: Round) -> FlowRound:
     time = np.divide(load, network.capacity, out=np.zeros(len(load)), where=load > 0)
     moving = routes.reduced(np.maximum, time)
     if item.depth is not None:
-        level = np.zeros(1 + int(item.depth.max()))
-        np.maximum.at(level, item.depth, latency)
-        slowest = moving.reshape(item.groups, -1).max(axis=1)
-        moving = np.repeat(slowest, len(moving) // item.groups)
-        latency = 2 * level.sum() + (2 * len(level) - 3) / item.pieces * moving
+        group = np.repeat(np.arange(item.groups), len(moving) // item.groups)
+        level = np.zeros((item.groups, 1 + int(item.depth.max())))
+        np.maximum.at(level, (group, item.depth), latency)
+        moving = moving.reshape(item.groups, -1).max(axis=1)[group]
+        latency = 2 * level.sum(axis=1)[group]
+        latency += (2 * level.shape[1] - 3) / item.pieces * moving
     return FlowRound(item, routes, latency, latency + moving, load)

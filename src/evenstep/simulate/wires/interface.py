@@ -43,12 +43,12 @@ class MessageVolley(NamedTuple):
 class Carriage(NamedTuple):
     """A collective of groups of ranks, laid on links.
 
-    `rank` of each participant, ascending: a rank may have several participants, as with several
-    channels. `group` of each rank of the world, -1: none. `closed`: no other traffic can use its
-    links meanwhile. `joined`: no rank begins before the last of its group has entered. `spared`
-    ranks of a group are not waited for. Each message takes `steady` GB/s regardless of other
-    traffic; 0: `weight` fair shares. A `lasting` message occupies its share for as many ns as it
-    has bytes, whatever its rate, and costs other jobs no goodput.
+    `rank` of each participant, ascending: a rank may have several participants. `group` of each
+    rank of the world, -1: none. `closed`: no other traffic can use its links meanwhile. `joined`:
+    no rank begins before the last of its group has entered. `spared` ranks of a group are not
+    waited for. Each message takes `steady` GB/s regardless of other traffic; 0: `weight` fair
+    shares. A `lasting` message occupies its share for as many ns as it has bytes, whatever its
+    rate, and costs other jobs no goodput.
     """
 
     rank: Array
