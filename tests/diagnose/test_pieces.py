@@ -94,3 +94,16 @@ def test_when_ranks_began_is_told_without_their_calls():
     known = replace(case, trace=replace(case.trace, events=steps)).late_start_ns
     assert np.array_equal(known, case.late_start_ns)
     assert len(known) == NOISY.ranks
+
+
+def test_a_pause_in_none_of_the_steps_compared_in_full_holds_up_none_of_these():
+    def saved(trace):
+        case = open_case(trace)
+        return case.saved(case.all_relieved(np.ones(case.grid.shape, bool))).sum()
+
+    late = NOISY.slow(1, Phase.BACKWARD, 30 * MS)
+    once = np.zeros((80, 6))
+    once[5, 2] = 200 * MS
+    paused = late.delayed(Phase.BACKWARD, once, collector=True)
+    (_, without), (_, found) = (in_pieces(saved, world.trace()) for world in (late, paused))
+    assert found == pytest.approx(without, rel=0.05)

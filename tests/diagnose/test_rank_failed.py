@@ -363,6 +363,6 @@ def test_steps_whose_phases_the_dead_rank_wrote_no_more_are_neither_idle_nor_the
     diagnosis, whole = diagnose(trace), diagnose(World().trace())
     assert diagnosis.findings[0].observation.startswith("rank 2 (node node0) died after step 59")
     assert diagnosis.summary["steps"] == last + 1
-    assert "last steps left out, whose phases were not written any more: 30" in diagnosis.limits
+    assert "last steps left out, whose phases were not written: 30" in diagnosis.limits
     other = whole.summary["shares"]["other"]
     assert diagnosis.summary["shares"]["other"] == pytest.approx(other, abs=0.01)

@@ -45,6 +45,7 @@ def test_a_path_is_slow_where_other_groups_cross_both_its_ends_as_quickly_as_eve
     slow, lost = slow_where(ACROSS, lambda members: members == (4, 5, 6, 7))
     finding = first_of(slow)
     assert (list(finding.where.nodes), list(finding.where.links)) == ([], ["node2-node3"])
+    assert finding.observation.startswith("all_reduces of ranks 4-7 take 8 ms")
     assert "a link of node2-node3 is slower in every step" in finding.cause
     assert finding.severity == pytest.approx(lost, rel=0.05)
 

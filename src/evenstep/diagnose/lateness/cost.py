@@ -100,7 +100,7 @@ class Costs:
         A pause holds the interpreter lock, which callbacks and threads of the transport need: what
         is in flight may end when the pause does, on every member.
         """
-        if not paused.any():
+        if cause not in self.on_record_ns:
             return NONE
         rows, table = self.graph.rows, self.graph.operations
         mine = np.flatnonzero(paused[rows["index"], rows.lane] & ~self.graph.device[rows.lane])

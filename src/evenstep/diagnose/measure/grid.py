@@ -334,7 +334,7 @@ def _stops(trace: Trace) -> Callable[[int], bool]:
 
 
 def _accounted(trace: Trace, numbers: Array) -> tuple[Array, list[str]]:
-    """Steps without the last of ranks that were killed or still run, which write phases, counters
+    """Steps without the last of ranks that were killed or still run, as they write phases, counters
     and summary of a step up to a second after it; and a sentence on them."""
     steps = trace.of_kind(Kind.STEP)
     marking = np.unique(steps["rank"][steps.flags & int(Flag.INFERRED) == 0]).tolist()
@@ -342,7 +342,7 @@ def _accounted(trace: Trace, numbers: Array) -> tuple[Array, list[str]]:
     written = [trace.summaries["last_step"][trace.summary_rank == each] for each in killed]
     last = [each.astype(np.int64).max(initial=-1) for each in written]
     left = int((numbers > min(last)).sum()) if last and len(trace.summaries) else 0
-    limit = f"last steps left out, whose phases were not written any more: {left}"
+    limit = f"last steps left out, whose phases were not written: {left}"
     return numbers[: len(numbers) - left], [limit] * (left > 0)
 
 

@@ -101,7 +101,7 @@ def flows_of_groups(trace: Trace, measured: Transfers, shapes: Sequence[Shape]) 
         usual = took * np.minimum(floors[0] / np.maximum(floors[1], 1.0), 1.0)
         for group in shape.groups:
             crosses = crossed_by_group(trace, group, shape.op)
-            name = f"{Op(shape.op).name.lower()} of {words.ranks(trace.groups[group].ranks)}"
+            name = f"{Op(shape.op).name.lower()}s of {words.ranks(trace.groups[group].ranks)}"
             hit = rows.group[slow] == group
             lost, its = float((took - usual)[hit].sum()), rows.operation[slow[hit]]
             found.append(Traffic(crosses, shape.lies, lost, name, its, usual[hit], group))
