@@ -191,6 +191,15 @@ def test_batches_that_are_longer_from_a_step_on_are_no_loss(course):
     assert (found.mode, found.where.ranks) == ("straggler", [5])
 
 
+@pytest.mark.parametrize("steps", [12, 16])
+@pytest.mark.parametrize(("course", "drifts"), [(linear, True), (suddenly, False)])
+def test_few_steps_tell_what_grows_from_what_jumps(course, drifts, steps):
+    grown = 40 * MS * course(np.linspace(0, 1, steps))[:, None]
+    world = World(steps=steps, ranks=8, noise=0.005).delayed(Phase.BACKWARD, grown)
+    found = [one.mode for one in diagnose(world.trace()).findings]
+    assert found == ["thermal_drift"] * drifts
+
+
 @pytest.mark.parametrize("course", [suddenly, in_stages])
 def test_a_node_that_is_slow_in_proportion_to_its_work_does_not_drift(course, worst):
     """Longer batches take a slow node longer, too."""

@@ -86,10 +86,10 @@ def _risen(at: Array, excess: Array, own: Array, jumps: int = 1) -> Drift | None
         return None
     onset = int(np.argmax(risen > risen[0] + max(0.1 * growth, 2 * noise)))
     rise = trend(at, excess, excess - risen)
-    rises = np.diff(risen)
+    rises, steady = np.diff(risen), np.ones(len(risen) - 1)
     for _ in range(jumps):
-        rises[int(np.convolve(rises, np.ones(3), "valid").argmax()) :][:3] = 0.0
-    if rises.sum() <= (1 - SUDDEN) * growth:
+        steady[int(np.convolve(rises * steady, np.ones(3), "valid").argmax()) :][:3] = 0.0
+    if rises @ steady <= (1 - SUDDEN) * growth * steady.mean():  # beside as much of a steady one
         return None
     if trend(at, own).slope <= MOST * rise.slope:  # the others' work falls instead
         return None
