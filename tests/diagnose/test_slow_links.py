@@ -113,6 +113,17 @@ def test_on_one_host_the_rank_is_named_all_of_whose_messages_are_slow():
     assert list(diagnose(slow.trace()).findings[0].where.ranks) == [1]
 
 
+@pytest.mark.parametrize("host", ["node0", ""])
+def test_quick_messages_of_the_same_size_clear_their_links_however_short_they_are(host):
+    """Of 20 µs, which may be latency; and a host of unknown name is no place."""
+    trace = Pipeline(stages=4, transfer_ms=0.02, slow_link={(1, 2): 6.0}).trace()
+    for info in trace.ranks.values():
+        info.identity["hostname"] = host
+    finding = diagnose(trace).findings[0]
+    assert finding.title == "Slow messages between ranks 1 and 2"
+    assert not list(finding.where.nodes)
+
+
 def test_messages_of_one_way_that_are_slower_than_those_back_name_nobody():
     """Twice as many may share the same links one way, where their senders keep pace."""
     job = pipeline(stages=2, replicas=4, noise=0.01, transfer=lambda do, step: do.ns or 0.3 * MS)

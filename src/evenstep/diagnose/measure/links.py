@@ -55,17 +55,18 @@ class SlowLink(NamedTuple):
 
 
 def crossed(trace: Trace, pairs: Iterable[tuple[int, int]]) -> frozenset[Link]:
-    """The links on the way from the first rank of each pair to the second."""
+    """The links on the way from the first rank of each pair to the second; none of nodes of unknown
+    names."""
     known = [(pair, (node_of(trace, pair[0]), node_of(trace, pair[1]))) for pair in pairs]
     away = [one for one in known if one[1][0] != one[1][1]]
     found: set[Link] = set()
     for (one, other), (here, there) in away or known:
         for kind, source, target in ((RANK, one, other), (NODE if away else INSIDE, here, there)):
-            found |= {(kind, (source,), way) for way in (0, 1)}
-            found |= {(kind, (target,), way) for way in (0, -1)}
+            found |= {(kind, (source,), way) for way in (0, 1) if source != ""}
+            found |= {(kind, (target,), way) for way in (0, -1) if target != ""}
         pair, path = (min(one, other), max(one, other)), (min(here, there), max(here, there))
         found |= {(PAIR, pair, way) for way in (0, 1 if one < other else -1)}
-        if away:
+        if away and "" not in path:
             found |= {(PATH, path, way) for way in (0, 1 if here < there else -1)}
     return frozenset(found)
 

@@ -214,11 +214,14 @@ def _messages(case: Case) -> list[Traffic]:
         also = np.isin(pair, pair[slow]) & (took - quiet > least)
         usual = np.where(also, np.minimum(usual, quiet), usual)
     lost = took - usual
-    most = max((lost[one].sum() for kind in kinds.values() for one in kind), default=0.0)
-    for key, channel in [(key, one) for key, kind in kinds.items() for one in kind] * int(most > 0):
+    channels = [(key, one) for key, kind in kinds.items() for one in kind]
+    most = max((lost[one].sum() for _, one in channels), default=0.0)
+    shown = {key for key, one in channels if lost[one].sum() > levels.MINOR * most}
+    for key, channel in channels if most > 0 else ():
         mine = channel[lost[channel] > 0]
         beyond_ns, floor = float(lost[mine].sum()), np.quantile(took[channel], levels.LOW)
-        told = beyond_ns > levels.MINOR * most if len(mine) else floor > LONGEST_HOP_NS
+        quick = key in shown or floor > LONGEST_HOP_NS  # else its time may be latency
+        told = beyond_ns > levels.MINOR * most if len(mine) else quick
         pair = int(rows.source[channel[0]]), int(rows.target[channel[0]])
         name, crosses = f"messages between {words.ranks(sorted(pair))}", [pair] * int(told)
         of = rows.operation[mine]
