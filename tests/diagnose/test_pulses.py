@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.modes.synchronization import oscillation
 from evenstep.statistics.spectrum import pulses
 from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import MS, World
@@ -19,10 +20,23 @@ def test_every_nth_value_is_found_with_its_height(period):
     assert found.height == pytest.approx(5, abs=0.2)
 
 
-def test_a_place_of_the_period_without_a_high_value_is_no_pulse():
-    series = np.random.default_rng(0).normal(10, 0.1, 40)
+@pytest.mark.parametrize("more", [0.0, 2.0])
+def test_a_place_of_the_period_without_a_pulse_loses_what_it_has(more):
+    series = np.full(40, 10.0)
     series[5::5] += 5
-    assert np.array_equal(np.flatnonzero(pulses(series).places), np.arange(5, 40, 5))
+    series[0] += more
+    seen = oscillation(series)
+    assert seen.lost_ns.sum() == pytest.approx(7 * 5 + more)
+    assert np.array_equal(np.flatnonzero(seen.slow), np.arange(5, 40, 5))
+
+
+def test_slow_steps_are_slow_by_what_the_last_of_many_ranks_has_more():
+    table, random = World(ranks=32).everywhere(), np.random.default_rng(0)
+    table[4::5] = 40 * MS * random.normal(1, 0.15, table[4::5].shape)
+    world = World(ranks=32, noise=0.03).delayed(Phase.FORWARD, table)
+    finding = diagnose(world.trace()).findings[0]
+    assert finding.mode == "synchronization_oscillation"
+    assert finding.severity == pytest.approx(world.injected_share(), rel=0.1)
 
 
 def test_the_chance_of_pulses_counts_every_set_of_places_that_is_as_unlikely():

@@ -123,7 +123,7 @@ class Pulses(NamedTuple):
     """High values every `period` values."""
 
     period: int
-    places: Array  # mask of the high values at the period's places
+    places: Array  # mask of the values at the period's places
     height: float  # above the values between
     chance: float
 
@@ -133,7 +133,7 @@ def pulses(series: Array) -> Pulses | None:
     if len(series) < FEWEST_PULSES * 2:
         return None
     level = float(np.quantile(series, 0.25)), float(np.sort(series)[-FEWEST_PULSES])
-    high = np.flatnonzero(above := series > sum(level) / 2)
+    high = np.flatnonzero(series > sum(level) / 2)
     if len(high) < FEWEST_PULSES or len(high) > 0.75 * len(series):
         return None
     period = int(np.bincount(np.diff(high)).argmax())
@@ -148,7 +148,7 @@ def pulses(series: Array) -> Pulses | None:
     if chance > SURE:
         return None
     height = float(np.median(series[places]) - np.median(series[~places]))
-    return Pulses(period, places & above, height, chance)
+    return Pulses(period, places, height, chance)
 
 
 def _by_chance(count: int, high: int, number: int, hit: int) -> float:

@@ -238,16 +238,20 @@ class Case:
 
     def with_less_work(self, work_ns: Array) -> Change:
         """The change that removes this much of the median rank's work from each step (steps,), and
-        of others' in proportion at most: from each place by its regression on it, if any varies."""
+        of others' as much to in proportion: from each place by its regression on it, if any."""
         own, removed = self.costs.graph.own_ns.copy(), work_ns[self.grid.sampled]
         whole = by_step_and_lane(self.costs.graph, own).mean(axis=0)
         for part in self.costs.parts:
             here, more = part.by_place(own), removed[part.segments]
-            most = np.maximum(whole[part.lanes] / max(np.median(whole), 1.0), 1.0)
-            off = more - more.mean()
-            slope = np.tensordot(off / (off @ off), here, 1) if off.any() else here.mean(axis=0)
-            slope *= np.minimum(most / np.maximum(slope.sum(axis=1), 1e-9), 1.0)[:, None]
-            part.assign(own, np.maximum(here - slope * more[:, None, None], 0.0))
+            off, mean = more - more.mean(), here.mean(axis=0)
+            alike = whole[part.lanes] / max(np.median(whole), 1.0)
+            slope = np.tensordot(off / max(off @ off, 1.0), here, 1)
+            seen, bounds = slope.sum(axis=1), np.sort([alike, np.ones_like(alike)], axis=0)
+            total = np.clip(seen if off.any() else alike, *bounds)
+            slope += ((total - seen) / np.maximum(mean.sum(axis=1), 1.0))[:, None] * mean
+            lost = slope * more[:, None, None]
+            usual = np.maximum(mean + slope * off[:, None, None], 1.0)
+            part.assign(own, here * (1 - np.minimum(lost / usual, 1.0)))
         return self.costs.change_to(own)
 
     def without(self, cells_ns: Array, cause: Cause) -> Change:

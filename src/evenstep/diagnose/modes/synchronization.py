@@ -119,13 +119,16 @@ def _rise(series: Array, slow: Array) -> float:
 
 
 def oscillation(series: Array) -> SlowSteps | None:
-    """The oscillation of a series of steps; None where noise explains most of it."""
+    """The oscillation of a series of steps; None where noise explains most of it. A step at a
+    pulse's place that is no pulse itself, as a first one may be, loses what it has more."""
     pulse = pulses(series)
     if pulse is not None:
-        lost = np.where(pulse.places, pulse.height, 0.0)
+        more = np.where(pulse.places, series - np.median(series[~pulse.places]), 0.0)
+        slow = more > pulse.height / 2
+        lost = np.where(slow, pulse.height, np.maximum(more, 0.0))
         share = _explained_share(series, lost)
         peak = Peak(float(pulse.period), pulse.chance, share)
-        return SlowSteps(pulse.places, lost, peak) if share >= levels.MOST else None
+        return SlowSteps(slow, lost, peak) if share >= levels.MOST else None
     wave = periodic(series)
     return None if wave is None else _harmonic(series, wave)
 
