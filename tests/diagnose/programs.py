@@ -7,7 +7,7 @@ fault costs is the length of a run less that of the same run without it, with th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -464,3 +464,25 @@ def ring_attention(ranks: int = 6, **how: Any) -> Job:
         return [Do("work", 5 * MS), *around, *around, Do("call", group=0)]
 
     return Job(ranks=ranks, groups=[("world", tuple(range(ranks)))], program=program, **how)
+
+
+def staged(
+    took_ns: Callable[[set[int], int], float], *, replicas: int = 1, **how: Any
+) -> tuple[Trace, float]:
+    """A pipeline of a node for each stage whose messages between two ranks take
+    `took_ns(ranks, step)`, and how long it ran."""
+    own, moves = pipeline(replicas=replicas), ("send", "receive")
+
+    def program(rank: int) -> list[Do]:
+        ends = ((do, rank * own.ranks + do.peer) for do in own.program(rank))
+        return [do._replace(ns=both) if do.what in moves else do for do, both in ends]
+
+    def transfer(do: Do, step: int) -> float:
+        return took_ns({*divmod(int(do.ns), own.ranks)}, step) if do.what in moves else MS / 2
+
+    job = replace(own, noise=0.02, program=program, transfer=transfer, **how)
+    run = job.run()
+    trace = run.trace()
+    for rank, info in trace.ranks.items():
+        info.identity["hostname"] = f"node{rank // replicas}"
+    return trace, run.length_ns

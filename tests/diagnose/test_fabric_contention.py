@@ -8,7 +8,7 @@ import pytest
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.modes import fabric
 from evenstep.trace.spool.layout import Kind, Op, Phase
-from tests.diagnose.programs import pipeline
+from tests.diagnose.programs import staged
 from tests.diagnose.synthetic import MS, World
 
 MB = 1_000_000
@@ -205,29 +205,9 @@ def test_a_tail_of_transfers_is_named_where_it_surely_costs_enough(style):
     assert "stall" in finding.title
 
 
-def staged(took_ns, **how):
-    """A pipeline of one node a stage whose messages between two ranks take `took_ns(ends, step)`;
-    and how long it ran."""
-
-    def between(rank, do):
-        return do._replace(ns=min(rank, do.peer)) if do.what in ("send", "receive") else do
-
-    def transfer(do, step):
-        return took_ns(int(do.ns), step) if do.what in ("send", "receive") else MS / 2
-
-    job = pipeline(replicas=1, noise=0.02, transfer=transfer, **how)
-    program = job.program
-    job = replace(job, program=lambda rank: [between(rank, do) for do in program(rank)])
-    run = job.run()
-    trace = run.trace()
-    for rank, info in trace.ranks.items():
-        info.identity["hostname"] = f"node{rank}"
-    return trace, run.length_ns
-
-
 def always(slow_ns):
     """Messages between the second and the third stage take that long, the others .5 ms."""
-    return staged(lambda lower, step: slow_ns if lower == 1 else MS / 2)
+    return staged(lambda ends, step: slow_ns if min(ends) == 1 else MS / 2)
 
 
 @pytest.mark.parametrize("device", [False, True])
@@ -235,7 +215,7 @@ def test_messages_that_are_slow_for_some_steps_are_others_traffic(device):
     """On all links at once, so that none is slower than another."""
 
     def took(factor):
-        return lambda lower, step: 2 * MS * (factor if 12 <= step < 20 else 1)
+        return lambda ends, step: 2 * MS * (factor if 12 <= step < 20 else 1)
 
     (slow, lasted), (well, usual) = (staged(took(of), device=device) for of in (4, 1))
     first = diagnose(slow).findings[0]
@@ -249,7 +229,7 @@ def test_a_link_that_is_slow_for_some_steps_is_one_finding_with_all_it_costs():
     """However its steps lie in the parts of the run that are looked at: some begin at 10 and 15."""
 
     def took(more):
-        return lambda lower, step: 2 * MS + more * (lower == 1 and 12 <= step < 23)
+        return lambda ends, step: 2 * MS + more * (min(ends) == 1 and 12 <= step < 23)
 
     (slow, lasted), (_, usual) = (staged(took(more)) for more in (12 * MS, 0))
     (told,) = [one for one in diagnose(slow).findings if one.mode == "fabric_contention"]
@@ -263,7 +243,7 @@ def test_messages_of_one_link_that_stall_now_and_then_are_told_with_the_link():
         draw = np.random.default_rng(5)
         stalls = draw.random(10**4) < 0.05
         number = iter(range(10**4))
-        return lambda lower, step: MS + more * (lower == 2 and stalls[next(number)])
+        return lambda ends, step: MS + more * (min(ends) == 2 and stalls[next(number)])
 
     (slow, lasted), (_, usual) = (staged(took(more)) for more in (60 * MS, 0))
     first = diagnose(slow).findings[0]

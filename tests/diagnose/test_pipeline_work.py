@@ -11,9 +11,9 @@ from evenstep.diagnose.graph.peers import more_by_direction
 from evenstep.diagnose.graph.structure import by_step_and_lane
 from evenstep.diagnose.measure.grid import step_grid
 from evenstep.trace.spool.layout import Kind, Phase
+from tests.diagnose.pipelines import Pipeline
 from tests.diagnose.programs import Do, pipeline
 from tests.diagnose.synthetic import MS
-from tests.stacks.pipelines import Pipeline
 
 
 @pytest.mark.parametrize("early", [False, True])

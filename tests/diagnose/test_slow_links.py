@@ -6,9 +6,9 @@ import pytest
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.measure.links import NODE, PATH, Traffic, slow_links
-from tests.diagnose.programs import pipeline
+from tests.diagnose.pipelines import Pipeline
+from tests.diagnose.programs import pipeline, staged
 from tests.diagnose.synthetic import MS, World
-from tests.stacks.pipelines import Pipeline
 
 MB = 1_000_000
 NIC = {"name": "eth0", "pci": "0000:04:00.0", "driver": "mlx5_core", "speed_gbps": 400.0}
@@ -78,34 +78,22 @@ def test_of_groups_on_the_same_nodes_the_slow_one_is_named_at_what_its_links_cos
     assert "a link of ranks " in finding.cause
 
 
-def staged(slow):
+def slow_messages(slow):
     """A pipeline of four stages of two replicas, messages of these ranks slow; by node of two."""
-
-    def between(rank, do):
-        hit = do.what in ("send", "receive") and slow & {rank, do.peer}
-        return do._replace(ns=(6 if hit else 0.5) * MS) if do.what in ("send", "receive") else do
-
-    job = pipeline(replicas=2, noise=0.02, transfer=lambda do, step: do.ns)
-    program = job.program
-    job = replace(job, program=lambda rank: [between(rank, do) for do in program(rank)])
-    run = job.run()
-    trace = run.trace()
-    for rank, info in trace.ranks.items():
-        info.identity["hostname"] = f"node{rank // 2}"
-    return trace, run.length_ns
+    return staged(lambda ends, _: (6 if slow & ends else 0.5) * MS, replicas=2)
 
 
 def test_a_node_of_several_ranks_is_named_where_all_its_messages_are_slow():
-    trace, took = staged({2, 3})
+    trace, took = slow_messages({2, 3})
     finding = diagnose(trace).findings[0]
-    usual = staged(set())[1]
+    usual = slow_messages(set())[1]
     assert (list(finding.where.nodes), list(finding.where.links)) == (["node1"], [])
     assert finding.title == "Slow messages on node1"
     assert finding.severity == pytest.approx(1 - usual / took, rel=0.1)
 
 
 def test_of_a_node_whose_other_rank_has_quick_messages_only_the_rank_is_named():
-    assert list(diagnose(staged({3})[0]).findings[0].where.ranks) == [3]
+    assert list(diagnose(slow_messages({3})[0]).findings[0].where.ranks) == [3]
 
 
 def test_on_one_host_the_rank_is_named_all_of_whose_messages_are_slow():

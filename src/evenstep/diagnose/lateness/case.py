@@ -238,7 +238,7 @@ class Case:
 
     def with_less_work(self, work_ns: Array) -> Change:
         """The change that removes this much of the median rank's work from each step (steps,), and
-        of others' as much to in proportion: from each place by its regression on it, if any."""
+        of others' between as much and as large a part: from each place by its regression on it."""
         own, removed = self.costs.graph.own_ns.copy(), work_ns[self.grid.sampled]
         whole = by_step_and_lane(self.costs.graph, own).mean(axis=0)
         for part in self.costs.parts:

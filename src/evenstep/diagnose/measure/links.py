@@ -10,9 +10,9 @@ its ring, or all pairs in an all-to-all; where any leaves a node, only these cou
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from itertools import permutations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,7 +37,8 @@ class Traffic(NamedTuple):
     crosses: frozenset[Link]
     alike: Hashable  # the key of flows that should be equally quick
     lost_ns: float  # beyond what those alike take, in all; 0: as quick as they are
-    name: str = ""
+    moves: str = ""  # "messages between"
+    place: str = ""  # the ranks
     operations: Array | tuple[()] = ()  # its slow transfers
     usual_ns: Array | tuple[()] = ()  # what they would take
     group: int = -1  # of collectives
@@ -57,17 +58,20 @@ class SlowLink(NamedTuple):
 def crossed(trace: Trace, pairs: Iterable[tuple[int, int]]) -> frozenset[Link]:
     """The links on the way from the first rank of each pair to the second; none of nodes of unknown
     names."""
-    known = [(pair, (node_of(trace, pair[0]), node_of(trace, pair[1]))) for pair in pairs]
-    away = [one for one in known if one[1][0] != one[1][1]]
+    pairs = list(pairs)
+    at = {rank: node_of(trace, rank) for pair in pairs for rank in pair}
+    away = [pair for pair in pairs if at[pair[0]] != at[pair[1]]]
+    ways: Collection[tuple[Any, Any]] = away or pairs
+    paths: Collection[tuple[Any, Any]] = {(at[one], at[other]) for one, other in ways}
     found: set[Link] = set()
-    for (one, other), (here, there) in away or known:
-        for kind, source, target in ((RANK, one, other), (NODE if away else INSIDE, here, there)):
-            found |= {(kind, (source,), way) for way in (0, 1) if source != ""}
-            found |= {(kind, (target,), way) for way in (0, -1) if target != ""}
-        pair, path = (min(one, other), max(one, other)), (min(here, there), max(here, there))
-        found |= {(PAIR, pair, way) for way in (0, 1 if one < other else -1)}
-        if away and "" not in path:
-            found |= {(PATH, path, way) for way in (0, 1 if here < there else -1)}
+    for end, between, hops in ((RANK, PAIR, ways), (NODE if away else INSIDE, PATH, paths)):
+        sent, received = ({hop[side] for hop in hops} - {""} for side in (0, 1))
+        found |= {(end, (one,), way) for one in sent for way in (0, 1)}
+        found |= {(end, (one,), way) for one in received for way in (0, -1)}
+        for one, other in hops if away or between == PAIR else ():
+            ahead = 1 if one < other else -1
+            ends = (one, other)[::ahead]
+            found |= {(between, ends, way) for way in (0, ahead) if "" not in ends}
     return frozenset(found)
 
 
@@ -102,10 +106,10 @@ def flows_of_groups(trace: Trace, measured: Transfers, shapes: Sequence[Shape]) 
         usual = took * np.minimum(floors[0] / np.maximum(floors[1], 1.0), 1.0)
         for group in shape.groups:
             crosses = crossed_by_group(trace, group, shape.op)
-            name = f"{Op(shape.op).name.lower()}s of {words.ranks(trace.groups[group].ranks)}"
+            name = f"{Op(shape.op).name.lower()}s of", words.ranks(trace.groups[group].ranks)
             hit = rows.group[slow] == group
             lost, its = float((took - usual)[hit].sum()), rows.operation[slow[hit]]
-            found.append(Traffic(crosses, shape.lies, lost, name, its, usual[hit], group))
+            found.append(Traffic(crosses, shape.lies, lost, *name, its, usual[hit], group))
     return found
 
 

@@ -223,9 +223,9 @@ def _messages(case: Case) -> list[Traffic]:
         quick = key in shown or floor > LONGEST_HOP_NS  # else its time may be latency
         told = beyond_ns > levels.MINOR * most if len(mine) else quick
         pair = int(rows.source[channel[0]]), int(rows.target[channel[0]])
-        name, crosses = f"messages between {words.ranks(sorted(pair))}", [pair] * int(told)
-        of = rows.operation[mine]
-        found.append(Traffic(crossed(case.trace, crosses), key, beyond_ns, name, of, usual[mine]))
+        name, of = ("messages between", words.ranks(sorted(pair))), rows.operation[mine]
+        crosses = crossed(case.trace, [pair] * int(told))
+        found.append(Traffic(crosses, key, beyond_ns, *name, of, usual[mine]))
     return found
 
 
@@ -245,14 +245,15 @@ def _of_slow_links(case: Case, link: SlowLink, where: Where, gain: Gain) -> list
     first = where_of([link])
     named = [*first.nodes, *(words.ranks([rank]) for rank in first.ranks)]
     only = len(named) == 1 and not first.links
-    place = words.some(named or first.links) or worst.name[worst.name.index("rank") :]
+    place = words.some(named or first.links) or worst.place
     moves = "messages" if all(one.group < 0 for one in link.flows) else "transfers"
+    what = f"{worst.moves} {worst.place}"
     parts = say(f"fabric_contention.{'inside' if link.ends(INSIDE) else 'outside'}")
     return finding_of(
         case, f"fabric_contention.{'place' if only else 'link'}", gain,
         numbers={
-            "what": worst.name, "took": float(np.median(table.took_ns[worst.operations])),
-            "usual": float(np.median(worst.usual_ns)), "moves": moves if named else worst.name,
+            "what": what, "took": float(np.median(table.took_ns[worst.operations])),
+            "usual": float(np.median(worst.usual_ns)), "moves": moves if named else what,
             "place": place, "parts": parts,
             "often": "every step" if late.all() else f"{words.percent(late.mean())} of the steps",
         },
