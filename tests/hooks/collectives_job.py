@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -63,6 +64,7 @@ class Job:
             self.objects,
             self.coalesced,
             self.data_parallel,
+            self.buffers,
             self.computing_on,
             self.failing,
             self.subgroups,
@@ -163,6 +165,13 @@ class Job:
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4, bias=False))
         with self.scene("data parallel"):
             model(ones(2, 4)).sum().backward()
+
+    def buffers(self) -> None:
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.BatchNorm1d(4))
+        if self.rank == 0:
+            time.sleep(0.05)  # the root of the broadcast
+        with self.scene("buffers"):
+            model(ones(2, 4))
 
     def computing_on(self) -> None:
         job = self

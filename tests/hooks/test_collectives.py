@@ -99,6 +99,15 @@ def test_a_backward_waits_from_when_it_has_computed_all(scenes):
     assert (waits.enter_ns >= scenes.span("after the last gradient").exit_ns[0]).all()
 
 
+def test_a_forward_waits_for_the_buffers_of_its_module(scenes):
+    broadcasts = scenes.of("buffers", rank=1)
+    phases = scenes.of("buffers", rank=1, kinds=[Kind.PHASE])
+    waits = phases.select(phases.op == Phase.SYNC)
+    assert broadcasts.op.tolist() == [Op.BROADCAST] * 2  # of floats and of integers
+    assert waits.enter_ns.tolist() == [broadcasts.enter_ns[1]]
+    assert waits.exit_ns[0] >= broadcasts.enter_ns[1]
+
+
 def test_coalesced_operations_are_one_and_say_so(scenes):
     assert scenes.of("coalesced").flags[0] & Flag.COALESCED
     assert not scenes.of("all_reduce").flags[0] & Flag.COALESCED

@@ -88,6 +88,7 @@ class PhaseHooks:
         self._ended = False  # whether the optimizer's call that just returned ended a step
         self._mode_depth = 0
         self._saving = 0
+        self._entry_before_ns = 0  # of the newest collective, before a broadcast of buckets
 
     def install(self) -> None:
         """Install all hooks; those of modules that are not imported yet follow later."""
@@ -101,6 +102,7 @@ class PhaseHooks:
         self._around(torch.nn.Module, "train", self._train_in, self._train_out)
         self._around(torch, "save", self._save_in, self._save_out)
         self._around(torch.serialization, "save", self._save_in, self._save_out)
+        self._around(torch.distributed, "_broadcast_coalesced", self._buckets_in, self._buckets_out)
         self._optimizers()
         self._when_imported("torch.utils.data.dataloader", self._loaders)
         for row in _FORWARDS:
@@ -169,8 +171,7 @@ class PhaseHooks:
         from torch.distributed import checkpoint
 
         for name in ("save", "async_save"):
-            if hasattr(checkpoint, name):
-                self._around(checkpoint, name, self._save_in, self._save_out)
+            self._around(checkpoint, name, self._save_in, self._save_out)
 
     # -- reports ---------------------------------------------------------------------------------
 
@@ -199,6 +200,16 @@ class PhaseHooks:
         training = bool(module.training or self._torch.is_grad_enabled())
         begins = self._clock.forward_begins
         self._recorder.note((begins, monotonic_ns(), training, awaits_all))
+
+    def _buckets_in(self, _: tuple[Any, ...]) -> None:
+        self._entry_before_ns = self._words[_LAST_ENTRY]
+
+    def _buckets_out(self, _: Any) -> None:
+        """DDP has broadcast its module's buffers: without `Work.wait`, it has waited for the last
+        bucket since it was issued."""
+        entry_ns = self._words[_LAST_ENTRY]
+        if entry_ns != self._entry_before_ns:
+            self._recorder.host_waited(entry_ns, monotonic_ns(), ident=self._ident)
 
     def _train_in(self, args: tuple[Any, ...]) -> None:
         self._mode_depth += 1
