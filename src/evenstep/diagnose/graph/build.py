@@ -7,7 +7,6 @@ step. An operation lasts from when it could begin until the first waiting member
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -30,7 +29,7 @@ from evenstep.diagnose.graph.structure import (
 )
 from evenstep.diagnose.levels import LOW, NEARLY_ALL
 from evenstep.trace.clocks.clocks import Clocks
-from evenstep.trace.columns import Array, Columns, begins, largest_of, running_maximum
+from evenstep.trace.columns import Array, Columns, begins, largest_of, running_maximum, smallest_of
 from evenstep.trace.spool.layout import Kind, Phase
 from evenstep.trace.trace import COMPUTE, Trace
 
@@ -206,29 +205,22 @@ def _select_steps(rows: Columns, operations: Columns, steps: Array) -> tuple[Col
 # -- when operations were over ---------------------------------------------------------------------
 
 
-def _reduce(found: Entries, values: Array, where: Array, reduce: Any, empty: int) -> Array:
-    """A reduction of the rows' values over each operation; rows are in order of operation."""
-    rows = found.rows
-    if not len(rows):
-        return np.zeros(0, np.int64)
-    first = np.flatnonzero(begins(rows.operation))
-    return np.asarray(reduce.reduceat(np.where(where, values, empty), first))
-
-
 def _last_entries(found: Entries) -> Array:
     """The last entry that each operation needs to begin."""
-    rows = found.rows
-    return _reduce(found, rows.enter_ns, rows.decides, np.maximum, -(2**62))
+    rows, where = found.rows, found.rows.decides
+    count = len(found.operations)
+    return largest_of(rows.enter_ns[where], rows.operation[where], count, least=-(2**62))
 
 
 def _earliest_ends(found: Entries) -> Array:
     """The earliest end that a waiting member saw of each operation, or else any member: every end
     seen is an upper bound."""
-    rows = found.rows
+    rows, count, begin = found.rows, len(found.operations), _last_entries(found)
     seen = rows.leave_ns > 0
-    soonest = _reduce(found, rows.leave_ns, seen & rows.waits, np.minimum, 2**62)
-    anyhow = _reduce(found, rows.leave_ns, seen, np.minimum, 2**62)
-    begin = _last_entries(found)
+    soonest, anyhow = (
+        smallest_of(rows.leave_ns[where], rows.operation[where], count, most=2**62)
+        for where in (seen & rows.waits, seen)
+    )
     ended = np.where(soonest < 2**62, soonest, anyhow)
     return np.where(ended < 2**62, np.maximum(ended, begin), begin)
 
@@ -276,23 +268,26 @@ def _with_usual_messages(span: LaneExtent, found: Entries, ended: Array) -> Arra
     was sent before (`held` up by others on its link), with such a wait that lasted.
     """
     rows, operations = found.rows, found.operations
-    begun = rows.enter_ns + rows.held_ns  # a stream may be busy when compute reaches the message
-    entered, number = _reduce(found, begun, rows.decides, np.maximum, -(2**62)), rows.operation
-    receiving = operations.message[number] & ~rows.sends
-    received = _reduce(found, rows.enter_ns, receiving, np.maximum, -(2**62))
+    number, count = rows.operation, len(operations)
+
+    def last_of(times_ns: Array, where: Array) -> Array:
+        return largest_of(times_ns[where], number[where], count, least=-(2**62))
+
+    # a stream may be busy when compute reaches the message
+    entered = last_of(rows.enter_ns + rows.held_ns, rows.decides)
+    received = last_of(rows.enter_ns, operations.message[number] & ~rows.sends)
     names = [span.trace.ranks[int(rank)].node for rank in span.ranks]
     node = np.unique(names, return_inverse=True)[1].reshape(-1)[rows.lane]
-    ends = (_reduce(found, node, node >= 0, of, 0) for of in (np.minimum, np.maximum))
-    kind = row_numbers(operations.size_bytes, np.equal(*ends))
+    within = smallest_of(node, number, count) == largest_of(node, number, count)
+    kind = row_numbers(operations.size_bytes, within)
     channel = row_numbers(kind, operations.queue)
     blocked = rows.waits & (rows.leave_ns > 0) & _is_blocked(span, found)
     wait = row_numbers(rows.lane, rows.leave_ns)
     if span.device.any():
         wait = row_numbers(rows.lane, np.where(rows.on_device, rows.kernel, rows.leave_ns))
     alone = np.bincount(number, blocked & (np.bincount(wait)[wait] == 1)) > 0
-    soonest = _reduce(found, rows.leave_ns, blocked, np.minimum, 2**62)
-    latest = _reduce(found, rows.leave_ns, blocked, np.maximum, -(2**62))
-    both = (np.bincount(number, blocked) > 1) & (latest - soonest <= TELLING_NS)
+    apart = last_of(rows.leave_ns, blocked) + last_of(-rows.leave_ns, blocked)
+    both = (np.bincount(number, blocked) > 1) & (apart <= TELLING_NS)
     sure = operations.message & (alone | both)
     seen = operations.message & (np.bincount(number, rows.leave_ns > 0) > 0)
     took = np.where(seen, np.maximum(ended - entered, 0), np.inf)

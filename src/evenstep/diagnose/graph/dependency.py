@@ -137,13 +137,15 @@ def _computing(ops: Columns) -> Array:
     return np.asarray(np.isin(ops.role, COMPUTES) | unknown)
 
 
-def _chain(ops: Columns, where: Array, key: Array, rank: Array | None = None) -> Pairs:
-    """Each operation after the previous one of the same key, by `rank` and then by time."""
+def _chain(ops: Columns, where: Array, key: Array) -> Pairs:
+    """Each operation after the previous one of the same key, by time."""
     nodes = np.flatnonzero(where)
-    orders = [ops.role[nodes], ops.seq_id[nodes], ops.start_s[nodes]]
-    if rank is not None:
-        orders.append(rank[nodes])
-    nodes = nodes[np.lexsort([*orders, key[nodes]])]
+    orders = [ops.role[nodes], ops.seq_id[nodes], ops.start_s[nodes], key[nodes]]
+    return _linked(nodes[np.lexsort(orders)], key)
+
+
+def _linked(nodes: Array, key: Array) -> Pairs:
+    """Each of these operations after the one before it, if that has the same key."""
     same = key[nodes[1:]] == key[nodes[:-1]]
     return nodes[:-1][same], nodes[1:][same]
 
@@ -180,12 +182,12 @@ def _after_computes(ops: Columns, *, overlapping: bool) -> list[Pairs]:
     rank[ahead] = len(Role)
     rank[late] = _ranks_by_time(ops, late, known)
     nodes = np.flatnonzero(known | late)
-    order = [ops.seq_id[nodes], ops.start_s[nodes], rank[nodes], ops.worker[nodes]]
-    nodes = nodes[np.lexsort(order)]
+    order = [ops.role, ops.seq_id, ops.start_s, rank, ops.worker]
+    nodes = nodes[np.lexsort([each[nodes] for each in order])]
     computes = np.flatnonzero(np.isin(ops.role, COMPUTES))
     computes = computes[np.lexsort([-ops.end_s[computes], ops.worker[computes]])]
     found = [
-        _chain(ops, known | late, ops.worker, rank),
+        _linked(nodes, ops.worker),
         join((computes, ops.worker[computes]), (nodes, ops.worker[nodes])),
     ]
     if overlapping:
