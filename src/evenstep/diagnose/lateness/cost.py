@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -287,6 +287,15 @@ class Blame(NamedTuple):
         side = int(place.max(initial=-1)) + 1
         cell = place[self.victim] * side + place[self.culprit]
         return np.bincount(cell, weights=self.lost_ns, minlength=side * side).reshape(side, side)
+
+    def largest(self, places: Sequence[Any]) -> list[tuple[Any, Any, float]]:
+        """Places that waited most for others, or for themselves, the place waited for, and the time
+        lost, ns; at most `LISTED`. `places`: that of each rank."""
+        number = {place: at for at, place in enumerate(dict.fromkeys(places))}
+        names, table = list(number), self.between(np.array([number[place] for place in places]))
+        most = np.argsort(-table, axis=None, kind="stable")[:LISTED]
+        pairs = [divmod(int(at), len(names)) for at in most]
+        return [(names[a], names[b], float(table[a, b])) for a, b in pairs if table[a, b] > 0]
 
     @property
     def windows(self) -> list[tuple[int, int]]:

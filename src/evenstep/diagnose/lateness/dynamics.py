@@ -175,12 +175,7 @@ def blame_summary(case: Case) -> dict[str, Any] | None:
 
 def _pairs(found: Blame, places: list[Any], total: float) -> list[dict[str, Any]]:
     """The largest entries between places, of which every rank has one."""
-    names = list(dict.fromkeys(places))
-    table = found.between(np.array([names.index(place) for place in places]))
-    order = np.argsort(-table, axis=None, kind="stable")[:LISTED]
-    pairs = [np.unravel_index(int(i), table.shape) for i in order]
     return [
-        {"waiting": names[at[0]], "for": names[at[1]], "share": float(table[at] / total)}
-        for at in pairs
-        if table[at] > 0
+        {"waiting": waiting, "for": awaited, "share": lost_ns / total}
+        for waiting, awaited, lost_ns in found.largest(places)
     ]

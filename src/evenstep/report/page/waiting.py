@@ -22,7 +22,6 @@ MOST_CELLS_A_SIDE = 128
 BOUNDS = 20_000  # steps of the critical path; of more, every n-th
 NO_RANK = -1
 MOST_PLACES = 64
-PAIRS_LISTED = 8
 
 
 def waiting(case: Case) -> Chart | None:
@@ -66,8 +65,8 @@ def host_waits(trace: Trace, case: Case) -> Chart | None:
     """
     names = [trace.ranks[int(rank)].node for rank in case.grid.ranks]
     hosts = list(dict.fromkeys(names))
-    found = case.blame
-    if len(hosts) < 2 or not all(hosts) or found.lost_ns.sum() <= 0:
+    found, total_ns = case.blame, float(case.blame.lost_ns.sum())
+    if len(hosts) < 2 or not all(hosts) or total_ns <= 0:
         return None
     number = {name: at for at, name in enumerate(hosts)}
     host = np.array([number[name] for name in names])
@@ -83,7 +82,10 @@ def host_waits(trace: Trace, case: Case) -> Chart | None:
     )
     facts = {
         "places": _places(trace, case, hosts, host, width),
-        "worst": _worst(found.between(host), hosts),
+        "worst": [
+            {"waiting": one, "awaited": other, "lost_ns": lost_ns, "share": lost_ns / total_ns}
+            for one, other, lost_ns in found.largest(names)
+        ],
         "hosts_per_place": width,
     }
     return Chart({"host_waits": pairs}, {"host_waits": facts})
@@ -106,14 +108,3 @@ def _places(
         }
         for at, first in enumerate(range(0, len(hosts), width))
     ]
-
-
-def _worst(lost: Array, hosts: list[str]) -> list[dict[str, Any]]:
-    order = np.argsort(-lost, axis=None, kind="stable")[:PAIRS_LISTED]
-    rows = []
-    for waiting, awaited in (divmod(int(place), len(hosts)) for place in order):
-        if (lost_ns := float(lost[waiting, awaited])) > 0:
-            share = lost_ns / float(lost.sum())
-            pair = {"waiting": hosts[waiting], "awaited": hosts[awaited]}
-            rows.append({**pair, "lost_ns": lost_ns, "share": share})
-    return rows
