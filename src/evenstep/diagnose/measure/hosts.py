@@ -131,14 +131,14 @@ def _layout(facts: Mapping[str, Any], local: int) -> Layout:
     name = str(gpu.get("name") or (facts.get("cpu") or {}).get("model") or "")
     return Layout(
         hardware=(name, len(gpus), len(nics)), local=local,
-        nearest=_nearest(levels.get(own) or {})[0],
+        nearest=nearest(levels.get(own) or {})[0],
         sharing=_sharing(levels, own) if own in levels else None,
         far_cores=_far(facts, gpu.get("numa_node")),
         lanes=(int(lanes[0]), int(lanes[1])) if lanes[0] and lanes[1] else None,
     )  # fmt: skip
 
 
-def _nearest(levels: Mapping[str, str]) -> tuple[str | None, frozenset[str]]:
+def nearest(levels: Mapping[str, str]) -> tuple[str | None, frozenset[str]]:
     """The nearest level, and the adapters at it."""
     if not levels:
         return None, frozenset()
@@ -148,8 +148,8 @@ def _nearest(levels: Mapping[str, str]) -> tuple[str | None, frozenset[str]]:
 
 def _sharing(levels: Mapping[str, Mapping[str, str]], own: Any) -> int:
     """GPUs per adapter among GPUs with the same nearest adapters."""
-    _, adapters = _nearest(levels[own])
-    same = sum(_nearest(other)[1] == adapters for other in levels.values())
+    _, adapters = nearest(levels[own])
+    same = sum(nearest(other)[1] == adapters for other in levels.values())
     return -(-same // max(len(adapters), 1))
 
 
@@ -282,19 +282,18 @@ def ports(trace: Trace) -> list[dict[str, Any]]:
     found: dict[tuple[str, int], dict[str, Any]] = {}
     for metric, word in zip(names, ("sent", "received"), strict=False):
         for rank, port, mine in by_device(records_named(trace, Kind.SAMPLE, metric)):
-            node = trace.ranks[rank].node if rank in trace.ranks else ""
+            node = node_of(trace, rank)
             entry = found.setdefault((node, port), {"node": node, "port": port})
             if entry.get(f"{word}_gBps") is None:
-                entry[f"{word}_gBps"] = _rate(mine)
+                entry[f"{word}_gBps"] = round(rates(mine)[0], 6) if len(mine) > 1 else None
     return [found[key] for key in sorted(found)][:MOST_PORTS]
 
 
-def _rate(rows: Columns) -> float | None:
-    """Growth of a counter in bytes per ns, which is GB/s; None of one sample; resets are 0."""
-    if len(rows) < 2 or rows.enter_ns[-1] <= rows.enter_ns[0]:
-        return None
-    grown = float(np.maximum(np.diff(values(rows)), 0).sum())
-    return round(grown / int(rows.enter_ns[-1] - rows.enter_ns[0]), 6)
+def rates(rows: Columns) -> tuple[float, float]:
+    """Mean and highest growth of a counter, of two samples or more, in bytes per ns, which is GB/s;
+    one that fell was reset."""
+    grown, took = np.maximum(np.diff(values(rows)), 0), np.maximum(np.diff(rows.enter_ns), 1)
+    return float(grown.sum() / took.sum()), float((grown / took).max())
 
 
 # -- the scheduler ---------------------------------------------------------------------------------

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from evenstep.diagnose.measure.hosts import (
     LEVELS,
     by_device,
+    nearest,
     node_of,
     rack_of,
+    rates,
     records_named,
-    values,
 )
 from evenstep.trace.clocks.bounds import OffsetLine
 from evenstep.trace.clocks.clocks import Clocks
@@ -83,13 +82,7 @@ def _load(trace: Trace, node: str, counter: str, device: int, rank: int, rows: C
     place = next((one for one in places if one.get("index") == device), {})
     name = place.get("name") or f"{listed[:-1].replace('_', ' ')} {device}"
     capacity = place[speed] / 8 if place.get(speed) else None
-    return Load(node, f"{name} {way}", *_rates(rows), capacity, None)
-
-
-def _rates(rows: Columns) -> tuple[float, float]:
-    """Return mean and highest rate in bytes per nanosecond; a counter that fell was reset."""
-    grown, took = np.maximum(np.diff(values(rows)), 0), np.maximum(np.diff(rows.enter_ns), 1)
-    return float(grown.sum() / took.sum()), float((grown / took).max())
+    return Load(node, f"{name} {way}", *rates(rows), capacity, None)
 
 
 # -- places ----------------------------------------------------------------------------------------
@@ -124,11 +117,9 @@ def gpu(known: Mapping[str, Any]) -> str:
 
 def nearest_nic(known: Mapping[str, Any]) -> str:
     """Describe the adapter nearest to the rank's GPU; without a GPU, the only adapter."""
-    levels = (known.get("gpu_nic") or {}).get(known.get("gpu")) or {}
-    near = [name for name in levels if levels[name] in LEVELS]
-    if near:
-        best = min(near, key=lambda name: (LEVELS.index(levels[name]), name))
-        return f"{best} ({levels[best]})"
+    level, names = nearest((known.get("gpu_nic") or {}).get(known.get("gpu")) or {})
+    if level in LEVELS:
+        return f"{min(names)} ({level})"
     real = [nic["name"] for nic in known.get("nics") or [] if nic.get("pci")]
     return str(real[0]) if len(real) == 1 else ""
 
