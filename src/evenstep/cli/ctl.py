@@ -57,7 +57,7 @@ def _request(args: argparse.Namespace, run: LiveRun, run_id: str) -> request.Set
         before = None
     values = {name: getattr(args, name, None) for name in request.VALUES}
     values |= {"mode" if args.what == "pace" else "act": args.action}
-    followed = [int(pace.get("request") or 0) for pace in _paces(run).values()]
+    followed = [int(pace.get("request") or 0) for pace in run.paces.values()]
     if before is not None:
         kept = before._asdict()
         values |= {name: kept[name] for name, value in values.items() if value is None}
@@ -66,11 +66,6 @@ def _request(args: argparse.Namespace, run: LiveRun, run_id: str) -> request.Set
             values["act"] = ",".join([*others, *[PACE] * (args.action == "on")]) or OFF
         followed.append(before.number)
     return request.valid(values, number=1 + max(followed, default=0))
-
-
-def _paces(run: LiveRun) -> dict[int, dict[str, Any]]:
-    facts = {state.rank: state.facts.get("pace") for state in run.states}
-    return {rank: dict(pace) for rank, pace in facts.items() if isinstance(pace, Mapping)}
 
 
 class RankMode(TypedDict):
@@ -110,9 +105,8 @@ class PaceState(Document):
 
 def _state(run: LiveRun, asked: request.SettingsChange | None) -> dict[str, Any]:
     facts = {state.rank: state.facts for state in run.states}
-    known = _paces(run)
-    followed = [r for r, pace in known.items() if asked and pace.get("request") == asked.number]
-    ranks: Any = {str(rank): pace for rank, pace in known.items()}
+    followed = [r for r, pace in run.paces.items() if asked and pace.get("request") == asked.number]
+    ranks: Any = {str(rank): dict(pace) for rank, pace in run.paces.items()}
     return PaceState(
         run=str(run.path),
         attempt=run.attempt,

@@ -233,8 +233,7 @@ def rank_state(state: SeenRank) -> RankState:
 
 def pacing(run: FollowedRun) -> Pacing:
     step_ns, held_ns = run.window.step_ns, run.window.held_ns
-    facts = [state.facts.get("pace") for state in run.states]
-    known = [fact for fact in facts if isinstance(fact, Mapping)]
+    known = list(run.paces.values())
     if not known:
         return {}
     asked = run.request.get("number")

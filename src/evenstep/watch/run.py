@@ -71,6 +71,12 @@ class FollowedRun:
         there = 0 < self.world <= len(self.states)
         return there and all(state.closed or state.gone for state in self.states)
 
+    @property
+    def paces(self) -> dict[int, Mapping[str, Any]]:
+        """What each rank reports of its pacing; without those that report nothing."""
+        facts = {state.rank: state.facts.get("pace") for state in self.states}
+        return {rank: pace for rank, pace in facts.items() if isinstance(pace, Mapping)}
+
     def refresh(self) -> None:
         """Read new attempts, ranks and steps."""
 
