@@ -28,7 +28,7 @@ from evenstep.diagnose.lateness.thresholds import FEWEST_STEPS
 from evenstep.diagnose.levels import DOMINANT, LISTED, MOST, SEVERAL
 from evenstep.diagnose.sentences import make_finding
 from evenstep.statistics.interval import Share, share_of
-from evenstep.trace.columns import Array
+from evenstep.trace.columns import Array, begins, finishes
 
 
 class Gain(NamedTuple):
@@ -149,9 +149,8 @@ def when(late: Array, steps: Array) -> When:
         return When()
     if pattern in ("chronic", "rotating"):
         return When([(int(concerned[0]), int(concerned[-1]))], pattern)
-    breaks = np.flatnonzero(np.diff(concerned) > 1)
-    first = concerned[np.concatenate([[0], breaks + 1])]
-    last = concerned[np.concatenate([breaks, [len(concerned) - 1]])]
+    run = concerned - np.arange(len(concerned))
+    first, last = concerned[begins(run)], concerned[finishes(run)]
     longest = np.sort(np.argsort(first - last, kind="stable")[:LISTED])
     return When([(int(first[i]), int(last[i])) for i in longest], pattern)
 
