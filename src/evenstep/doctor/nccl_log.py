@@ -10,22 +10,16 @@ from typing import Any
 from evenstep.doctor import variables
 from evenstep.doctor.check import Check, fine, or_ok, skip, wrong
 from evenstep.doctor.host import Host
-from evenstep.errors import UsageError, refuse_as
-from evenstep.importers.content import SourceFile, content
+from evenstep.importers.content import SourceFile
 from evenstep.importers.nccl import debug as nccl_debug
 from evenstep.words import some
 
-_HEAD_BYTES = 65_536
 _MOST_WARNINGS = 5
-MOST_BYTES = 1_000_000_000
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Read the facts in a log. Raises `UsageError` if it has no lines of NCCL."""
-    with refuse_as(UsageError, f"cannot read {path}"):
-        head = content(path, MOST_BYTES)[:_HEAD_BYTES]
-    read = nccl_debug.read([SourceFile(path, head)])
-    facts: dict[str, Any] = read["nccl"]
+    """Read the facts in a log. Raises `TraceError` where it cannot be, or has no line of NCCL."""
+    facts: dict[str, Any] = nccl_debug.read([SourceFile(path, b"")])["nccl"]
     return facts
 
 
