@@ -70,7 +70,7 @@ BUDGET = {
     # whether a loader has workers; forwards of DDP wait for buffers
     "host": 1605,  # what the processes that ranks have started ask of the cores
     "pacing": 1590,
-    "probe": 1616,  # children that were started end when a later one cannot start
+    "probe": 1608,  # children that were started end when a later one cannot start
     "report": 2889,  # steps that grow longer are told, also of a run that is healthy; and a number
     # neither better nor worse has no word in a comparison; steps of one rank alone are told; runs
     # of different scripts are no curve; what cannot be told has a verdict of its own
@@ -78,7 +78,7 @@ BUDGET = {
     "scenario": 1254,  # a layout that a kind of work does not have is refused, a field without
     # effect is told, of failures, prices and repairs too, and what contradicts itself, and
     # neighbours of a job that they cannot slow
-    "simulate": 8433,  # other schedules and hybrid shards are calibrated, interleaved stages and
+    "simulate": 8429,  # other schedules and hybrid shards are calibrated, interleaved stages and
     # accumulation too; rings lie side by side on nodes of unequal size, on cards of their own;
     # announced seconds count rates to be solved; links of one size are calibrated;
     # waits last until the last entry, barriers and priorities are recorded; jobs without neighbours
@@ -115,7 +115,7 @@ BUDGET = {
     # what ranks report of their pacing is read here, for cli too
     "workers": 279,
 }  # fmt: skip
-WHOLE = 75_858
+WHOLE = 75_851
 
 
 def imports(name):

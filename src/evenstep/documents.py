@@ -71,6 +71,11 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def short(value: float) -> float:
+    """A figure rounded to five digits."""
+    return float(f"{value:.5g}")
+
+
 def printed_fields(kind: Any) -> list[str]:
     """Names of the printed fields of a type, or of an object of it."""
     if is_typeddict(kind) or hasattr(kind, "_fields"):

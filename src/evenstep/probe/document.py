@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, TypedDict
 
 from evenstep import words
-from evenstep.documents import Amount, Meta, Natural, Positive, plain
+from evenstep.documents import Amount, Meta, Natural, Positive, plain, short
 from evenstep.errors import TraceError
 from evenstep.probe.findings import Judgement, ProbeFinding
 from evenstep.probe.outcome import ProbedPlace, ProbeResult
@@ -191,11 +191,6 @@ def _pairs(outcome: ProbeResult) -> list[PairRow]:
             }
         )
     return found
-
-
-def short(value: float) -> float:
-    """Round to five digits."""
-    return float(f"{value:.5g}")
 
 
 def floors(outcome: ProbeResult) -> FloorsDocument:

@@ -165,13 +165,10 @@ def rounds(teams: Sequence[int]) -> list[list[Pair]]:
     for _ in range(len(circle) - 1):
         half = len(circle) // 2
         meetings = zip(circle[:half], reversed(circle[half:]), strict=True)
-        found.append([_order(a, b) for a, b in meetings if a is not None and b is not None])
+        pairs = ((a, b) for a, b in meetings if a is not None and b is not None)
+        found.append([(min(pair), max(pair)) for pair in pairs])
         circle[1:] = [circle[-1], *circle[1:-1]]
     return found
-
-
-def _order(a: int, b: int) -> Pair:
-    return (a, b) if a < b else (b, a)
 
 
 def run_rounds(

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
+from evenstep.documents import short
 from evenstep.errors import TraceError
-from evenstep.probe.document import short
 from evenstep.probe.findings import Judgement
 from evenstep.probe.outcome import ProbeResult, Reduction
 from evenstep.scenario import schema

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 import numpy as np
 
-from evenstep.documents import Amount, Meta, Natural, RunName
+from evenstep.documents import Amount, Meta, Natural, RunName, short
 from evenstep.errors import TraceError
 from evenstep.scenario.hardware import Cluster, Fabric
 from evenstep.scenario.parts import Collectives, Job, Noise, Run, Strategy, Work
@@ -26,7 +26,7 @@ from evenstep.simulate.calibrate.links import (
     fit_links,
     work_of,
 )
-from evenstep.simulate.calibrate.noise import fit_noise, mean_of, short
+from evenstep.simulate.calibrate.noise import fit_noise, mean_of
 from evenstep.trace.columns import Array
 from evenstep.trace.ranks import format_ranks
 

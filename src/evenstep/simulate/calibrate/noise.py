@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
+from evenstep.documents import short
 from evenstep.scenario.parts import Noise
 from evenstep.statistics.interval import MAD_SIGMA
 from evenstep.trace.columns import Array
@@ -196,8 +197,3 @@ def mean_of(noises: list[Noise], length_ns: float) -> float:
         elif noise.kind == "hits":
             delay += noise.probability * noise.delay_ms * 1e6
     return factor + delay / length_ns if length_ns else factor
-
-
-def short(value: float) -> float:
-    """A value rounded to five digits for the scenario."""
-    return float(f"{value:.5g}")
