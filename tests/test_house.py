@@ -84,7 +84,7 @@ BUDGET = {
     # waits last until the last entry, barriers and priorities are recorded; jobs without neighbours
     # pass no room of theirs; averages of a run that was cut short count as often as they ran
     "statistics": 756,  # tails of noise came from diagnose; pulses' chance over all periods
-    "importers": 10166,  # XPlane, OTF2 and TensorBoard's files came in; calls in order, shards;
+    "importers": 10159,  # XPlane, OTF2 and TensorBoard's files came in; calls in order, shards;
     # operations of a table by any name; partial reads of tables and timelines are said; groups that
     # no profile states follow from who leaves together; durations of a flight recorder's dumps;
     # calls of a table of durations that run behind others; calls of a dump lie where the rounds of
@@ -115,7 +115,7 @@ BUDGET = {
     # what ranks report of their pacing is read here, for cli too
     "workers": 279,
 }  # fmt: skip
-WHOLE = 75_851
+WHOLE = 75_844
 
 
 def imports(name):

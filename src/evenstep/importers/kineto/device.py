@@ -34,6 +34,7 @@ from evenstep.importers.kineto.table import (
 from evenstep.importers.merging import Completion, completion, exposed_intervals, unite
 from evenstep.trace.columns import Array, Columns, begins, largest_of, smallest_of
 from evenstep.trace.spool.layout import Flag, Op
+from evenstep.trace.trace import COMPUTE, COPY
 
 _NEVER = np.iinfo(np.int64).max
 _NESTED = 4  # calls within calls (a coalesced group's), and one to spare
@@ -59,21 +60,17 @@ def device_calls(file: KinetoFile, announced: Sequence[Annotation | None]) -> Co
     )
 
 
-def compute_of(file: KinetoFile, steps: Steps) -> Columns:
-    """Spans of compute: the union of the kernels that do not communicate, by device and step.
-
-    Columns: device, enter_ns, exit_ns, step (in which the kernels were launched).
-    """
+def work_of(file: KinetoFile, steps: Steps) -> dict[str, Columns]:
+    """Spans of compute (kernels that do not communicate) and of copying or setting memory."""
     kernels = file.of(RowKind.KERNEL)
-    return _unite(file, kernels.select(~_communicating(file, kernels)), steps)
-
-
-def copies_of(file: KinetoFile, steps: Steps) -> Columns:
-    """Spans of copying or setting memory, as in `compute_of`."""
-    return _unite(file, file.of(RowKind.COPY), steps)
+    computing = kernels.select(~_communicating(file, kernels))
+    parts = {COMPUTE: computing, COPY: file.of(RowKind.COPY)}
+    return {name: _unite(file, rows, steps) for name, rows in parts.items()}
 
 
 def _unite(file: KinetoFile, kernels: Columns, steps: Steps) -> Columns:
+    """The union of kernels by device and step: device, enter_ns, exit_ns, step (in which they were
+    launched)."""
     kernels = kernels.select(kernels.device >= 0)
     step = steps.at(find_launches(file, kernels).start_ns)
     order = np.lexsort([kernels.start_ns, step, kernels.device])

@@ -9,7 +9,7 @@ import numpy as np
 
 from evenstep.importers.draft import Draft
 from evenstep.importers.kineto.calls import CallArguments
-from evenstep.importers.kineto.device import completion_of, compute_of, copies_of
+from evenstep.importers.kineto.device import completion_of, work_of
 from evenstep.importers.kineto.file import KinetoFile
 from evenstep.importers.kineto.launches import QUEUED_NS, last_freed
 from evenstep.importers.kineto.names import MESSAGES, ROOTED
@@ -19,7 +19,6 @@ from evenstep.importers.kineto.table import UNKNOWN_NS, host_waits, in_sequence
 from evenstep.importers.merging import Completion, unite
 from evenstep.trace.columns import Array, Columns, key_numbers
 from evenstep.trace.spool.layout import Kind, Op, ReduceOp
-from evenstep.trace.trace import COMPUTE, COPY
 
 _REDUCTIONS = (
     ("sum", ReduceOp.SUM), ("prod", ReduceOp.PRODUCT), ("minmax", ReduceOp.OTHER),
@@ -60,10 +59,7 @@ def enter(draft: Draft, profiles: Sequence[Profile]) -> None:
         if len(mine):
             draft.rows(rank, **mine)
         _enter_steps(draft, each, done, waits)
-        for name, spans in (
-            (COMPUTE, compute_of(each.file, each.steps)),
-            (COPY, copies_of(each.file, each.steps)),
-        ):
+        for name, spans in work_of(each.file, each.steps).items():
             times = spans.enter_ns, spans.exit_ns
             draft.device_spans(rank, name, spans.device, *times, spans.step)
 
