@@ -34,13 +34,13 @@ BUDGET = {
     # a sample that waited for the interpreter's lock counts for those due meanwhile; the line of
     # a bare SystemExit is told, and the step in which a call was left out; calls that the ring has
     # lost have cost as much
-    "attachment": 534, "cli": 4686, "compiled": 220,  # what needs no package
+    "attachment": 534, "cli": 4695, "compiled": 220,  # what needs no package
     # is listed without any; a rank that raised is told before its libraries have ended, and who
     # left first before those that lost it; a command that failed before it attached is told;
     # a folder's only run is opened; reading and projecting tell their time left; what a stopped
     # self-test started is ended; a job at a standstill is watched as it is diagnosed; where a fatal
-    # signal struck is told
-    "diagnose": 16121,  # no device begins what its host has yet to issue, in a replay too;
+    # signal struck is told, and a start of which no rank attached; who lost a peer is not the first
+    "diagnose": 16130,  # no device begins what its host has yet to issue, in a replay too;
     # kernels held by their queue are told from compute that waits; a device that lags by its last
     # kernel alone is idle; ranks of one program are late together; dumps tell what a queue hid;
     # gathers that hosts hold back, waits in a circle, roots that wait, files that are cut; work
@@ -59,7 +59,8 @@ BUDGET = {
     # two gathers; ranks without times of devices; a call that is missing until the end; a drift
     # costs what it has risen by, and work that grows on all ranks; ranks without a common clock;
     # links are told from all that crosses them; messages are transfers; gathers issued one ahead,
-    # streams beside compute, pauses that devices hide; steps of devices from end to end
+    # streams beside compute, pauses that devices hide; steps of devices from end to end; a forward
+    # that a pipeline tries names no place; a stopped process holds up what is in flight
     "doctor": 1809,
     "explain": 640,  # rows of software that is not modelled are marked
     "export": 1353,  # a full disk leaves no part of an export; alerts are
@@ -99,7 +100,8 @@ BUDGET = {
     # line of a log, waits for data in it, tables of the Ascend profiler; any number with a step's
     # unit, times on lines of their own, numbers of samples, latencies;
     # when a profile's hosts issued calls, and were blocked
-    "trace": 5858,  # what facts of a spool must look like is checked where they are read;
+    "trace": 5861,  # what facts of a spool must look like is checked where they are read;
+    # attempts without a trace are told;
     # which operations of a table follow which, and how it reduces, stands here for both; an event
     # table is a class of its own, in memory or on disk; whether a spool's process lives is one rule
     # and so is whether a descriptor is still ours; rows are numbered and grouped by their keys
@@ -115,7 +117,7 @@ BUDGET = {
     # what ranks report of their pacing is read here, for cli too
     "workers": 279,
 }  # fmt: skip
-WHOLE = 75_844
+WHOLE = 75_865
 
 
 def imports(name):

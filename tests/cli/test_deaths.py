@@ -162,6 +162,15 @@ def test_the_one_that_had_left_is_told_of_before_the_one_that_waited_for_it(tmp_
     assert "with exit code 0 by sys.exit at train.py:31 check, and was awaited" in told
 
 
+def test_a_start_of_which_no_rank_attached_is_told_with_the_next(ends, tmp_path):
+    """As where a rank dies before or in `init_process_group`, and torchrun starts all again."""
+    watch, said = ends
+    for attempt in (1, 2):
+        (tmp_path / f"attempt-00{attempt}").mkdir()
+        watch._discover()
+    assert said == ["attempt 0 ended before any of its ranks had attached"]
+
+
 def test_who_has_ended_a_step_died_in_the_next(tmp_path):
     path = RunFolder(tmp_path).spool_path(0, 0)
     spool = Spool.create(path, {"rank": 0}, ring_bytes=1000, summary_bytes=1)
@@ -188,9 +197,16 @@ def test_who_was_in_no_collective_is_told_of_before_the_one_that_gave_up_waiting
     assert told.startswith("rank 1 did not come, in no collective; rank 0 (process 10) died")
 
 
+FIRST = "rank 1 (process 11) came first to the end of its script"
+
+
 @pytest.mark.parametrize(
     ("at_ns", "reason", "first"),
-    [(7, "exit", "rank 1 (process 11) ended first; "), (9, "exit", ""), (7, "detached", "")],
+    [
+        (7, "exit", f"{FIRST} by sys.exit at train.py:31 check; "),
+        (9, "exit", ""),
+        (7, "detached", ""),
+    ],
 )
 def test_who_has_left_its_script_is_told_of_before_the_one_that_waited(
     tmp_path, at_ns, reason, first
@@ -202,6 +218,8 @@ def test_who_has_left_its_script_is_told_of_before_the_one_that_waited(
         spool = Spool.create(path, {"rank": number}, ring_bytes=1000, summary_bytes=1)
         spool.put(5, 6, Kind.COLLECTIVE, Op.ALL_REDUCE, 3, flags=int(Flag.FAILED), group_seq=7)
         spool.add_fact(fact, {"type": "RuntimeError", "monotonic_ns": fact_ns, "reason": reason})
+        if fact == "closed":
+            spool.add_fact("left", {"by": "sys.exit", "frames": ["train.py:31 check"]})
         spool.shut()
         ranks.append(_Rank(path, number, 10 + number, 0))
     told = _death_message(ranks[0], {"exit_code": 1}, None, ranks[1:])
@@ -233,6 +251,22 @@ def test_who_raised_first_is_told_of_though_another_that_was_not_awaited_had_end
         ranks.append(_Rank(path, number, 10 + number, 0))
     told = _death_message(ranks[0], {"exit_code": 1}, None, ranks[1:])
     assert told.startswith("rank 1 (process 11) raised first: Error1; rank 0 (process 10) died")
+
+
+def test_who_lost_a_peer_that_timed_out_raised_no_first_error(tmp_path):
+    """Gloo closes a connection before its rank raises that it has waited for too long."""
+    messages = "Timed out waiting 12000ms for recv", "[/gloo/pair.cc:553] Connection closed by peer"
+    ranks = []
+    for number, message in enumerate(messages):
+        path = RunFolder(tmp_path).spool_path(0, number)
+        spool = Spool.create(path, {"rank": number}, ring_bytes=1000, summary_bytes=1)
+        spool.put(5, 6, Kind.COLLECTIVE, Op.ALL_REDUCE, 3, flags=int(Flag.FAILED), group_seq=7)
+        raised = {"type": "RuntimeError", "monotonic_ns": 9 - number, "message": message}
+        spool.add_fact("raised", raised)
+        spool.shut()
+        ranks.append(_Rank(path, number, 10 + number, 0))
+    told = _death_message(ranks[0], {"exit_code": 1}, None, ranks[1:])
+    assert told == f"rank 0 (process 10) died in step 3: RuntimeError: {messages[0]}"
 
 
 def test_of_an_end_in_good_order_nothing_is_said(ends, tmp_path):

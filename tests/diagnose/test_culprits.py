@@ -8,7 +8,7 @@ import pytest
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.lateness.case import open_case
-from evenstep.trace.spool.layout import Phase
+from evenstep.trace.spool.layout import Flag, Kind, Phase
 from tests.diagnose.programs import Do, pipeline
 from tests.diagnose.synthetic import MS, World
 
@@ -524,3 +524,20 @@ def test_rare_long_delays_of_a_rank_that_is_usually_a_little_late_are_told_with_
     table[7::20, 1] = 600 * MS
     finding = diagnose(world.delayed(Phase.OTHER, table).trace()).findings[0]
     assert "ms more in 5 % of the steps in your training loop" in finding.cause
+
+
+@pytest.mark.parametrize(
+    ("steps", "place"),
+    [
+        (0, "inside forward"),
+        (1, "inside forward"),  # as where a pipeline tries its stages before the first
+        (20, "before backward"),
+    ],
+)
+def test_where_a_rank_is_late_is_forward_unless_most_forwards_are_inferred(steps, place):
+    trace = World(steps=20).slow(1, Phase.FORWARD, 30 * MS).trace()
+    events = trace.events
+    forwards = (events.kind == int(Kind.PHASE)) & (events.op == int(Phase.FORWARD))
+    inferred = forwards & (events.step < steps)
+    trace.events = events.with_column("flags", events.flags | inferred * int(Flag.INFERRED))
+    assert place in diagnose(trace).findings[0].cause

@@ -245,6 +245,14 @@ def test_a_smaller_last_batch_is_told_by_its_sizes_and_what_mends_it():
     assert "drop_last" in finding.options[0].action
 
 
+def test_a_call_that_one_rank_alone_makes_is_no_smaller_batch_for_sure():
+    """As an all-reduce of a metric under `if rank == 1`, while the others reduce gradients."""
+    calls = {rank: {"bytes_in": 12 if rank == 1 else 25_000_000} for rank in range(4)}
+    finding = hang_of(hung(World(ranks=4), calls))
+    assert finding.title == "Rank 1 brought another size to all_reduce"
+    assert finding.options[0].action.startswith("let all ranks make that call, with one size: ")
+
+
 def test_sizes_that_are_both_new_are_mended_as_sizes():
     """Nothing tells whose is wrong, and the cause ends with the sizes."""
     finding = hang_of(hung(TWO, {0: {"bytes_in": 4000}, 1: {"bytes_in": 8}}))

@@ -65,6 +65,7 @@ class RankExits:
         self._folder = folder
         self._say = say
         self._first = first
+        self._next = first  # attempt whose ranks have not been seen
         self._ranks: dict[int, _Rank] = {}  # by pidfd
         self._missed: list[_Rank] = []  # gone when they were found
         self._seen: set[Path] = set()
@@ -143,6 +144,9 @@ class RankExits:
         """Add ranks that have started; return whether there were any."""
         found = False
         for attempt in self._folder.attempts():
+            if attempt > self._next:
+                self._say(f"attempt {attempt - 1} ended before any of its ranks had attached")
+            self._next = max(self._next, attempt + 1)
             for path in set(self._folder.spools(attempt)) - self._seen:
                 identity = header(path)
                 if not identity:
@@ -329,11 +333,16 @@ def _death_message(
     if absent and any(gave_up(its.facts) for its in (tail, *tails.values())):
         return f"{words.ranks(absent)} did not come, in no collective; {death}"
     awaited = inside or tail.last_operation_failed() or lost_peer(tail.facts)
-    left_ns = {each: _left_ns(its.facts, ending=bool(awaited)) for each, its in tails.items()}
+    left_ns = {
+        each: _left_ns(its.facts, ending=bool(awaited))
+        for each, its in tails.items()
+        if not lost_peer(its.facts)  # by another's end, also before that one has raised
+    }
     before = min(left_ns, key=left_ns.__getitem__, default=rank)
     if "raised" in tail.facts and left_ns.get(before, math.inf) < _left_ns(tail.facts):
         theirs = tails[before].facts
-        how = f"raised first: {words.how_ended(theirs)}" if "raised" in theirs else "ended first"
+        how = "raised first: " if "raised" in theirs else "came first to "
+        how += words.how_ended(theirs)
         return f"rank {before.rank} (process {before.pid}) {how}; {death}"
     if clean_exit is None or not awaited:
         return death

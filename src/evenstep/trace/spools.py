@@ -165,6 +165,9 @@ def _spool_files(root: Path, attempt: int | None) -> tuple[list[Extent], int, li
     found, limits = spools_in(folders[number])
     if len(folders) > 1:
         limits.append(f"the run has {len(folders)} attempts; this is attempt {number}")
+    if lost := [str(each) for each in range(max(folders)) if each not in folders]:
+        which = f"{'attempts' if len(lost) > 1 else 'attempt'} {', '.join(lost)}"
+        limits.append(f"{which} left no trace here: no rank had attached when it ended")
     return found, number, limits
 
 

@@ -355,16 +355,25 @@ class Case:
         return Phase(int(np.argmax(weight)))
 
     def phase_in_words(self, phase: Phase) -> str:
-        """Where a phase is, in words; an inferred forward is called the time before backward, and
-        may lie in what is no phase, too: before a message, say."""
+        """Where a phase is, in words; where forwards are inferred, one is called the time before
+        backward, and may lie in what is no phase, too: before a message, say."""
         known = self.grid.phase_ns[Phase.FORWARD].any() and not self.grid.issuing.any()
         if phase is Phase.OTHER and not known:
             return words.SOMEWHERE
-        inferred = self.trace.table.flagged(Kind.PHASE, Flag.INFERRED)
-        if inferred and phase in (Phase.FORWARD, Phase.OTHER):
+        if phase in (Phase.FORWARD, Phase.OTHER) and self._forwards_inferred:
             before = phase is Phase.FORWARD
             return words.BEFORE_BACKWARD if before else words.BESIDE_BACKWARD
         return words.PLACES[phase]
+
+    @cached_property
+    def _forwards_inferred(self) -> bool:
+        """Whether most forwards of these steps are: a pipeline tries its stages once before."""
+        if not self.trace.table.flagged(Kind.PHASE, Flag.INFERRED):
+            return False
+        phases = self.trace.of_kind(Kind.PHASE)
+        mine = (phases.op == int(Phase.FORWARD)) & np.isin(phases.step, self.grid.steps)
+        flags = phases.flags[mine]
+        return bool(2 * np.count_nonzero(flags & int(Flag.INFERRED)) > len(flags))
 
     @property
     def waits_known(self) -> bool:
