@@ -85,7 +85,7 @@ class _Run:
         moves = 1 + job.fabric_noise * self.random.random((job.ranks, longest))
         position = [0] * job.ranks
         self.entered: dict[Any, dict[int, float]] = {}
-        self.called: dict[Any, float] = {}  # when a host issued an operation, where it has a pace
+        self.called: dict[Any, float] = {}  # when a host issued an operation
         self.over: dict[Any, float] = {}
         self.open: list[list[Any]] = [[] for _ in range(job.ranks)]
         self.count: list[dict[Any, int]] = [{} for _ in range(job.ranks)]
@@ -124,9 +124,7 @@ class _Run:
             return self._shift(rank, do, draws[rank, at], moves[:, at])
         key = self._key(rank, at, do)
         members = self._members(rank, do)
-        entered = self.entered.setdefault(key, {})
-        entered.setdefault(rank, self.now[rank])
-        self.called.setdefault((key, rank), self.issued.get(rank, 0.0))
+        entered = self._enter(rank, key, self.now[rank])
         deciding = [self._sender(rank, do)] if do.what in ("send", "receive") else members
         if (self.job.device or self.job.meets) and do.what in ("send", "receive"):
             deciding = members
@@ -186,8 +184,7 @@ class _Run:
             self._phase(rank, do.phase, begun + 1000, begun + length, length)
             self.now[rank] = begun + length
         for key in ways.values():
-            entered = self.entered.setdefault(key, {})
-            entered.setdefault(rank, begun)
+            entered = self._enter(rank, key, begun)
             if len(entered) == 2:
                 self.over.setdefault(key, max(entered.values()) + 0.5 * MS * moves[key[1]])
         if any(key not in self.over for key in ways.values()):
@@ -202,6 +199,19 @@ class _Run:
                 self._phase(rank, Phase.SYNC, since, over, over - since)
                 self.now[rank] = over
         return True
+
+    def _enter(self, rank: int, key: Any, now: float) -> dict[int, float]:
+        """When members entered an operation, with this rank. Its host has issued the call by then,
+        in the order of its program; without a pace of its own it runs ahead of its device."""
+        entered = self.entered.setdefault(key, {})
+        if rank not in entered:
+            entered[rank] = now
+            if not self.job.issue_ns:
+                ahead = self.hosts.uniform(0.3 * MS, 6 * MS)
+                soonest = max(self.issued.get(rank, 0.0) + 5_000, now - ahead)
+                self.issued[rank] = min(soonest, now)
+            self.called[key, rank] = self.issued[rank]
+        return entered
 
     def _sender(self, rank: int, do: Do) -> int:
         return rank if do.what == "send" else do.peer
@@ -233,7 +243,7 @@ class _Run:
             origin = 0 if profiled else BOOT_NS - 10**9 * (1 + rank)
             drift = 1 if profiled else 1 + 1e-6 * rank
             fields = {
-                "enter_ns": enter if profiled else self._issued(rank, key, enter),
+                "enter_ns": enter if profiled else self.called[key, rank],
                 "exit_ns": leave + 0.1 * MS,
                 "device_enter_ns": (enter - origin) * drift,
                 "device_exit_ns": (leave - origin) * drift,
@@ -252,15 +262,6 @@ class _Run:
             flags=int(flags),
             **fields,
         )
-
-    def _issued(self, rank: int, key: Any, enter: float) -> float:
-        """When a host issued a call in the order of its program; without a pace of its own it runs
-        ahead of its device."""
-        if self.job.issue_ns:
-            return self.called[key, rank]
-        ahead = self.hosts.uniform(0.3 * MS, 6 * MS)
-        self.issued[rank] = max(self.issued.get(rank, 0.0) + 5_000, enter - ahead)
-        return self.issued[rank]
 
     def _next(self, key: Any) -> int:
         name = key[:3] if key[0] == "message" else key[:2]

@@ -37,7 +37,7 @@ from tests.diagnose.programs import (
     ring_attention,
     sharded,
 )
-from tests.diagnose.synthetic import MS, World
+from tests.diagnose.synthetic import BOOT_NS, MS, World
 
 #: Few seeds: every law holds of the same jobs, each run once.
 JOBS = st.tuples(
@@ -67,6 +67,17 @@ def graph_of(trace):
 
 def lengths(found, *changes):
     return step_lengths(found, replay(found, [Change.none(), *changes])).sum(axis=1)
+
+
+@pytest.mark.parametrize("make", [data_parallel, sharded, pipeline])
+def test_hosts_of_these_jobs_issue_in_order_what_their_devices_come_to_later(make):
+    events = make(device=True, noise=0.1, steps=3).run().trace().events
+    events = events.select(events.device_enter_ns > 0)
+    for rank in range(8):  # whose device's clock began so long before the run, and drifts
+        mine = events.select(events["rank"] == rank).sorted_by("device_enter_ns", "enter_ns")
+        came = mine.device_enter_ns / (1 + 1e-6 * rank) + BOOT_NS - 10**9 * (1 + rank)
+        assert (np.diff(mine.enter_ns) >= 0).all()
+        assert (mine.enter_ns <= came + 2).all()
 
 
 @settings(max_examples=20, deadline=None)

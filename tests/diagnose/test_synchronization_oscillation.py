@@ -40,6 +40,17 @@ def test_steps_that_swing_have_a_period_and_a_cost(period, shape, worst, evidenc
     assert not finding.where.ranks
 
 
+@pytest.mark.parametrize("period", [3, 5, 7])
+def test_slow_steps_of_devices_cost_as_much_with_the_first_of_the_run(period, worst):
+    """Which is one of 14, of 8 or of 6."""
+    world = World(steps=40, on_device=True, noise=0.01)
+    extra = np.where(STEPS[:40] % period == 0, 40 * MS, 0)[:, None]
+    world = world.delayed(Phase.FORWARD, extra)
+    finding = worst(world)
+    assert finding.mode == "synchronization_oscillation"
+    assert finding.severity == pytest.approx(world.injected_share(), rel=0.05)
+
+
 def test_inferred_steps_that_swing_together_are_parts_of_the_programs_own():
     trace = swinging(STEPS % 6 < 3).trace()
     steps = trace.events.kind == int(Kind.STEP)

@@ -24,7 +24,7 @@ def recorder(rows):
         own = BOOT_NS + np.array([enter, max(end, enter)]) * MS
         rows.append(
             MESSAGE | {"group_seq": number, "step": step, "flags": FLAGS, "rank": rank}
-            | {"enter_ns": own[0] - 0.3 * MS, "exit_ns": own[1] + MS} | more
+            | {"enter_ns": own[0] - 0.3 * MS, "exit_ns": own[1] + 0.01 * MS} | more
             | {"device_enter_ns": own[0], "device_exit_ns": own[1]}
         )  # fmt: skip
 

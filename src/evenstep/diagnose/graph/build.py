@@ -82,7 +82,8 @@ def graph(trace: Trace, clocks: Clocks, steps: Array, ranks: Array) -> Graph:
     phases = trace.of_kind(Kind.PHASE)
     alone = phases.select(np.isin(phases.op, BUSY)), trace.of_kind(Kind.PAUSE)
     busy = sum((of_hosts(rows, clocks, ranks, ahead) for rows in alone), NO_INTERVALS)
-    made = segments(rows, operations, steps, ranks, (begun, ended), busy)
+    times = begun, ended, _hosts_begun(trace, clocks, steps, ranks, ahead)
+    made = segments(rows, operations, steps, ranks, times, busy)
     return replace(made, device=device, ahead=ahead)
 
 
@@ -187,6 +188,16 @@ def _begun_after(rows: Columns, leads: Array, steps: Array, begun_ns: Array) -> 
     found = np.full_like(begun_ns, -1)
     found[np.searchsorted(steps, ends.step + 1), ends.lane] = ends.at_ns
     return np.where(begun_ns >= 0, begun_ns, found)
+
+
+def _hosts_begun(trace: Trace, clocks: Clocks, steps: Array, ranks: Array, ahead: Ahead) -> Array:
+    """When each lane's host began the first step of the run, before which its device had nothing to
+    do: (steps, lanes), -1 for all other steps."""
+    rows = trace.of_kind(Kind.STEP)
+    rows = rows.select((rows.step == 0) & np.isin(rows.step, steps) & np.isin(rows["rank"], ranks))
+    lane, found = np.searchsorted(ranks, rows["rank"]), np.full((len(steps), len(ranks)), -1)
+    found[np.searchsorted(steps, rows.step), lane] = ahead.placed(lane, clocks.placed(rows)[0])
+    return found
 
 
 def _select_steps(rows: Columns, operations: Columns, steps: Array) -> tuple[Columns, Columns]:

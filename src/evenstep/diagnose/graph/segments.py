@@ -41,21 +41,22 @@ def segments(
     operations: Columns,
     steps: Array,
     ranks: Array,
-    lasted: tuple[Array, Array],
+    lasted: tuple[Array, Array, Array],
     busy: Intervals = NO_INTERVALS,
 ) -> Graph:
     """Cut a graph. `rows` in order of lane and time: lane, step, at_ns, enter, wait, order.
 
-    `lasted`, two of (steps, lanes): when each step began and ended, -1 unknown. Time in which no
-    lane is in a step counts for none. `busy`, by lane: when hosts surely did not wait for devices.
+    `lasted`, three of (steps, lanes), -1 unknown: when each step began and ended, and by when it
+    surely had begun. Time in which no lane is in a step counts for none. `busy`, by lane: when
+    hosts surely did not wait for devices.
     """
-    begun_ns, ended_ns = lasted
+    begun_ns, ended_ns, latest_ns = lasted
     index = np.searchsorted(steps, rows.step)
     row_in, operation_in = _segment_numbers(rows, operations, index)
     gaps = np.flatnonzero(np.diff(steps) > 1) + 1  # steps left out: another stretch begins
     stretch = np.searchsorted(gaps, np.arange(len(steps)), side="right")
     between, between_ns = _between(begun_ns, ended_ns)
-    own, start, resumed = _own(rows, operations, begun_ns, stretch, index, between)
+    own, start, resumed = _own(rows, operations, (begun_ns, latest_ns), stretch, index, between)
     ends, hidden = rows.order == STEP_END, rows.order == WORKED
     rows = rows.with_columns(own_ns=own, segment=row_in, ends=ends, index=index, hidden=hidden)
     operations = operations.with_columns(segment=operation_in, took_ns=_took(rows, operations))
@@ -98,7 +99,7 @@ def _between(begun_ns: Array, ended_ns: Array) -> tuple[tuple[Array, Array], Arr
 def _own(
     rows: Columns,
     operations: Columns,
-    begun_ns: Array,
+    begun: tuple[Array, Array],
     stretch: Array,
     index: Array,
     between: tuple[Array, Array],
@@ -106,7 +107,9 @@ def _own(
     """Own work of each row, when each lane was free as each stretch began, and when each row's lane
     went on.
 
-    Where a lane's beginning is not known, its first work is the usual first work of its steps.
+    `begun`: when each step began, and by when it surely had (steps, lanes). Where a lane's
+    beginning is not known, its first work is the usual first work of its steps, or at least that
+    since it surely had begun.
     """
     over, lane = np.append(operations.over_ns, -(2**62)), rows.lane  # -1, none, is long over
     # nobody goes on before it has gone on from what it waited for earlier
@@ -117,12 +120,14 @@ def _own(
     idle = Intervals(np.zeros(len(between[0]), np.int64), *between)
     ends = np.minimum(before, rows.at_ns), rows.at_ns
     own += np.subtract(*(length_before(idle, 0 * lane, at) for at in ends))
-    begun = begun_ns[index[opens], lane[opens]]
+    exact, latest = (ns[index[opens], lane[opens]] for ns in begun)
     first = begins(index, lane)
     first[opens] = False
     usual = quantiles(own[first], lane[first], 0.5, int(lane.max(initial=0)) + 1)
-    own[opens] = np.where(begun >= 0, np.maximum(rows.at_ns[opens] - begun, 0), usual[lane[opens]])
-    start = np.full((int(stretch.max(initial=0)) + 1, begun_ns.shape[1]), -(2**62), np.int64)
+    least = np.where(latest >= 0, rows.at_ns[opens] - latest, 0)
+    least = np.maximum(least, usual[lane[opens]])
+    own[opens] = np.where(exact >= 0, np.maximum(rows.at_ns[opens] - exact, 0), least)
+    start = np.full((int(stretch.max(initial=0)) + 1, begun[0].shape[1]), -(2**62), np.int64)
     start[stretch[index[opens]], lane[opens]] = rows.at_ns[opens] - own[opens].astype(np.int64)
     return own, start, resumed
 

@@ -152,7 +152,7 @@ def _pattern(table: Columns, rows: Array, found: Dependencies) -> _Pattern:
     zero, known = 0 * nodes, np.zeros((len(steps), len(lanes_of)), np.int64)
     names = ("queue", "op", "over_ns", "last_ns")
     operations = Columns({**dict.fromkeys(names, zero), "queues": queues, "number": nodes})
-    graph = segments(entries, operations, steps, lanes_of, (known, known))
+    graph = segments(entries, operations, steps, lanes_of, (known, known, known))
     number = np.argsort(graph.operations.number)
     turns = np.unique(table.turn[rows], axis=0).T
     return _Pattern(turns, rows, graph, number[place], number[ready])
