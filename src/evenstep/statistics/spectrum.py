@@ -124,7 +124,6 @@ class Pulses(NamedTuple):
 
     period: int
     places: Array  # mask of the values at the period's places
-    height: float  # above the values between
     chance: float
 
 
@@ -147,8 +146,7 @@ def pulses(series: Array) -> Pulses | None:
     chance = _by_chance(len(series), len(high), number, hit)
     if chance > SURE:
         return None
-    height = float(np.median(series[places]) - np.median(series[~places]))
-    return Pulses(period, places, height, chance)
+    return Pulses(period, places, chance)
 
 
 def _by_chance(count: int, high: int, number: int, hit: int) -> float:

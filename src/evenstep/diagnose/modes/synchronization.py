@@ -59,7 +59,7 @@ def slow_together(case: Case) -> SlowSteps | None:
     of_most = partial(np.quantile, q=0.5, axis=1, method="lower")
     work = of_most(case.program_ns) - of_most(case.grid.run_delay_ns)
     work = _beside_steps_alike(case, work)
-    seen = oscillation(work) or _few(work)
+    seen = oscillation(work, behind=bool(case.grid.graph.device.any())) or _few(work)
     apart = len(work) > 1 and np.median(np.diff(case.grid.steps)) > 1
     if seen is None or (apart and seen.peak is not None):
         return None
@@ -118,14 +118,20 @@ def _rise(series: Array, slow: Array) -> float:
     return float(np.median(series[slow]) - np.median(series[~slow]))
 
 
-def oscillation(series: Array) -> SlowSteps | None:
+def oscillation(series: Array, *, behind: bool = False) -> SlowSteps | None:
     """The oscillation of a series of steps; None where noise explains most of it. A step at a
-    pulse's place that is no pulse itself, as a first one may be, loses what it has more."""
+    pulse's place that is no pulse itself, as a first one may be, loses what it has more; and so
+    does the step after each pulse, where the last work of a step counts as the first of the next:
+    `behind` its last operation, as on devices."""
     pulse = pulses(series)
     if pulse is not None:
-        more = np.where(pulse.places, series - np.median(series[~pulse.places]), 0.0)
-        slow = more > pulse.height / 2
-        lost = np.where(slow, pulse.height, np.maximum(more, 0.0))
+        after = np.append(False, pulse.places[:-1]) & (behind and pulse.period > 2)
+        more = series - np.median(series[~(pulse.places | after)])
+        height = float(np.median(more[pulse.places]))
+        slow = pulse.places & (more > height / 2)
+        lost = np.where(slow, height, np.where(pulse.places, np.maximum(more, 0.0), 0.0))
+        if after.any():
+            lost[1:] += slow[:-1] * max(float(np.median(more[after])), 0.0)
         share = _explained_share(series, lost)
         peak = Peak(float(pulse.period), pulse.chance, share)
         return SlowSteps(slow, lost, peak) if share >= levels.MOST else None
