@@ -585,31 +585,6 @@ def test_as_many_messages_are_followed_as_a_step_was_said_to_have(closed, rounds
 
 
 @pytest.mark.parametrize("make", [CompiledWorld, PythonWorld])
-def test_a_rank_without_a_part_in_a_collective_of_its_group_goes_on_at_once(make):
-    ranks = np.arange(3)
-    volley = MessageVolley(
-        np.arange(2), np.array([1, 0]), np.full(2, 10.0), np.zeros(2), np.full(2, 10.0),
-        np.arange(3), np.arange(2),
-    )  # fmt: skip
-    carriage = Carriage(ranks[:2], ranks * 0, (volley,))
-    ((found,), _) = ends_of(make, [carriage], [[0.0, 5.0, 7.0]], [1.0, 1.0])
-    assert found == pytest.approx([15.0, 15.0, 7.0])
-
-
-@pytest.mark.parametrize("make", [CompiledWorld, PythonWorld])
-def test_a_rank_with_two_channels_is_through_when_both_are(make):
-    """Two participants of each of two ranks, which send 10 and 30 bytes over links of their own."""
-    rank = np.array([0, 0, 1, 1])
-    size = np.array([10.0, 30.0, 10.0, 30.0])
-    volley = MessageVolley(
-        np.arange(4), np.array([2, 3, 0, 1]), size, np.zeros(4), size, np.arange(5), np.arange(4)
-    )  # fmt: skip
-    carriage = Carriage(rank, np.zeros(2, int), (volley, volley))
-    ((found,), _) = ends_of(make, [carriage], [[0.0, 4.0]], [1.0] * 4)
-    assert found == pytest.approx([64.0, 64.0])
-
-
-@pytest.mark.parametrize("make", [CompiledWorld, PythonWorld])
 def test_a_world_is_over_with_the_last_step_of_the_jobs_that_end(make):
     """A job that computes for 10 ns and ends, beside one whose message takes 1000 and that would
     go on."""

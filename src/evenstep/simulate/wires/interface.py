@@ -43,8 +43,8 @@ class MessageVolley(NamedTuple):
 class Carriage(NamedTuple):
     """A collective of groups of ranks, laid on links.
 
-    `rank` of each participant, ascending: a rank may have several participants. `group` of each
-    rank of the world, -1: none. `closed`: no other traffic can use its links meanwhile. `joined`:
+    `rank` of each participant, ascending, one for each rank of a group. `group` of each rank of
+    the world, -1: none. `closed`: no other traffic can use its links meanwhile. `joined`:
     no rank begins before the last of its group has entered. `spared` ranks of a group are not
     waited for. Each message takes `steady` GB/s regardless of other traffic; 0: `weight` fair
     shares. A `lasting` message occupies its share for as many ns as it has bytes, whatever its

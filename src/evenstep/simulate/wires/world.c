@@ -88,9 +88,9 @@ typedef struct {
     i32 participants, groups, rounds, spared;
     int closed, joined; /* joined: no rank begins before the last of the group has entered */
     int spliced;        /* few messages of its rings share links; -1: not looked at yet */
-    i32 *rank, *of_rank;   /* rank of each participant; first participant of each rank, ranks + 1 */
+    i32 *rank, *of_rank;   /* rank of each participant; participant of each rank, if any */
     i32 *group;            /* of each rank, -1: no member */
-    Lists members, inside; /* ranks and participants of each group */
+    Lists members;         /* participants of each group */
     Stage **stages;        /* distinct ones, in order */
     i32 *repeats, *stage_of;
     i32 stage_count;
@@ -125,7 +125,7 @@ typedef struct Instance { /* one collective of one step */
     int is_urgent, waits; /* waits: for its turn */
     double scale;
     double *entry; /* of each participant */
-    i32 *operation, *inside, *count, *at, **need, *left;
+    i32 *operation, *count, *at, **need, *left;
     Hops *hops;        /* where only points are followed */
     Point **point_of, *points; /* the next of each message; all */
     i32 point_count;
@@ -449,13 +449,10 @@ i64 world_flow(World *w, i64 participants, const i32 *rank, i64 groups, const i3
     f->weight = weight, f->lasting = (int)lasting;
     f->rank = copy_of(rank, participants, sizeof(i32));
     f->group = copy_of(group, w->ranks, sizeof(i32));
-    f->of_rank = allocate(w->ranks + 1, sizeof(i32));
-    for (i64 p = 0; p < participants; p++) f->of_rank[rank[p] + 1]++;
-    for (i32 r = 0; r < w->ranks; r++) f->of_rank[r + 1] += f->of_rank[r];
-    f->members = lists_of(f->groups, w->ranks, group);
+    f->of_rank = allocate(w->ranks, sizeof(i32));
     i32 *of = allocate(participants, sizeof(i32));
-    for (i64 p = 0; p < participants; p++) of[p] = group[rank[p]];
-    f->inside = lists_of(f->groups, f->participants, of);
+    for (i32 p = 0; p < f->participants; p++) f->of_rank[rank[p]] = p, of[p] = group[rank[p]];
+    f->members = lists_of(f->groups, f->participants, of);
     free(of);
     make_space(w, 0, participants);
     w->flows = resize(w->flows, w->flow_count + 1, sizeof(Flow *));
@@ -1034,7 +1031,7 @@ static void instance_free(World *w, Instance *of) {
     }
     if (of->points) points_free(of);
     if (of->need) for (i32 k = 0; k < f->rounds; k++) free(of->need[k]);
-    free(of->entry), free(of->operation), free(of->inside), free(of->count), free(of->at);
+    free(of->entry), free(of->operation), free(of->count), free(of->at);
     free(of->need), free(of->left), free(of);
 }
 
@@ -1072,10 +1069,8 @@ static void finish_round(World *w, Instance *of, i32 p) {
         return;
     }
     of->at[p] = f->rounds;
-    i32 rank = f->rank[p], first = f->of_rank[rank];
-    if (--of->inside[first]) return;
-    if (begins_at_once(f) && isnan(of->entry[first])) of->entry[first] = w->now; /* told once it enters */
-    else finish_rank(w, of, rank, w->now);
+    if (begins_at_once(f) && isnan(of->entry[p])) of->entry[p] = w->now; /* told once it enters */
+    else finish_rank(w, of, f->rank[p], w->now);
 }
 
 static void begin_round(World *w, Instance *of, i32 p, i32 round) {
@@ -1120,10 +1115,8 @@ static void enter_together(World *w, Instance *of, i32 rank) {
     of->entry[first] = w->now;
     if (!isnan(end)) finish_rank(w, of, rank, end);
     if (++of->count[group] != (size > f->spared ? size - f->spared : 1)) return;
-    for (i32 k = f->inside.start[group]; k < f->inside.start[group + 1]; k++)
-        of->inside[f->of_rank[f->rank[f->inside.entry[k]]]]++;
-    for (i32 k = f->inside.start[group]; k < f->inside.start[group + 1]; k++)
-        begin_round(w, of, f->inside.entry[k], 0);
+    for (i32 k = f->members.start[group]; k < f->members.start[group + 1]; k++)
+        begin_round(w, of, f->members.entry[k], 0);
 }
 
 static void enter_urgent(World *w, Instance *of);
@@ -1138,12 +1131,8 @@ static void enter_network(World *w, Instance *of, i32 rank) {
         enter_together(w, of, rank);
         return;
     }
-    if (!f->rounds || f->of_rank[rank] == f->of_rank[rank + 1]) {
-        finish_rank(w, of, rank, w->now);
-        return;
-    }
-    for (i32 p = f->of_rank[rank]; p < f->of_rank[rank + 1]; p++)
-        begin_round(w, of, p, 0);
+    if (f->rounds) begin_round(w, of, f->of_rank[rank], 0);
+    else finish_rank(w, of, rank, w->now);
 }
 
 /* -- rings of which few messages share links ------------------------------------------------------
@@ -2047,8 +2036,8 @@ static void stage_through(World *w, Flow *f, Stage *s, i32 repeats, i32 group, d
     double *next = w->there;
     for (i32 round = 0; round < repeats; round++) {
         double least = INFINITY, most = -INFINITY;
-        for (i32 k = f->inside.start[group]; k < f->inside.start[group + 1]; k++)
-            next[f->inside.entry[k]] = s->need[f->inside.entry[k]] ? -INFINITY : x[f->inside.entry[k]];
+        for (i32 k = f->members.start[group]; k < f->members.start[group + 1]; k++)
+            next[f->members.entry[k]] = s->need[f->members.entry[k]] ? -INFINITY : x[f->members.entry[k]];
         for (i32 k = s->by_group.start[group]; k < s->by_group.start[group + 1]; k++) {
             i32 m = s->by_group.entry[k], gate = s->gate[m], other = s->other[m];
             double hop = s->latency[m] + (s->hop[m] - s->latency[m]) * scale;
@@ -2056,15 +2045,15 @@ static void stage_through(World *w, Flow *f, Stage *s, i32 repeats, i32 group, d
             next[gate] = larger(larger(next[gate], x[gate]), begin + hop);
             if (other >= 0) next[other] = larger(larger(next[other], x[other]), begin + hop);
         }
-        for (i32 k = f->inside.start[group]; k < f->inside.start[group + 1]; k++) {
-            i32 p = f->inside.entry[k];
+        for (i32 k = f->members.start[group]; k < f->members.start[group + 1]; k++) {
+            i32 p = f->members.entry[k];
             least = smaller(least, next[p] - x[p]), most = larger(most, next[p] - x[p]);
             x[p] = next[p];
         }
         if (most - least > STEADY * most) continue;
         /* all ranks are later by the same: and so in every round from here */
-        for (i32 k = f->inside.start[group]; k < f->inside.start[group + 1]; k++)
-            x[f->inside.entry[k]] += (repeats - 1 - round) * most;
+        for (i32 k = f->members.start[group]; k < f->members.start[group + 1]; k++)
+            x[f->members.entry[k]] += (repeats - 1 - round) * most;
         return;
     }
 }
@@ -2079,7 +2068,7 @@ static double spared_entry(World *w, Instance *of, i32 group) {
     Flow *f = of->flow;
     i32 first = f->members.start[group], size = f->members.start[group + 1] - first;
     for (i32 k = 0; k < size; k++)
-        w->there[k] = of->entry[f->of_rank[f->members.entry[first + k]]];
+        w->there[k] = of->entry[f->members.entry[first + k]];
     qsort(w->there, (size_t)size, sizeof(double), ascending);
     i32 last = size - 1 - f->spared;
     return w->there[last > 0 ? last : 0];
@@ -2090,26 +2079,24 @@ static int enter_next(World *w, Instance *of, const i32 *rank, i32 count);
 static void close_group(World *w, Instance *of, i32 group) {
     Flow *f = of->flow;
     double awaited = f->spared ? spared_entry(w, of, group) : INFINITY, latest = -INFINITY;
-    for (i32 k = f->inside.start[group]; k < f->inside.start[group + 1]; k++)
-        latest = larger(latest, of->entry[f->inside.entry[k]]);
+    for (i32 k = f->members.start[group]; k < f->members.start[group + 1]; k++)
+        latest = larger(latest, of->entry[f->members.entry[k]]);
     latest = smaller(latest, awaited);
-    for (i32 k = f->inside.start[group]; k < f->inside.start[group + 1]; k++) {
-        i32 p = f->inside.entry[k];
+    for (i32 k = f->members.start[group]; k < f->members.start[group + 1]; k++) {
+        i32 p = f->members.entry[k];
         w->here[p] = f->spared || f->joined ? latest : of->entry[p];
     }
     for (i32 n = 0; n < f->stage_count; n++)
         stage_through(w, f, f->stages[n], f->repeats[n], group, of->scale);
     i32 from = f->members.start[group], to = f->members.start[group + 1];
     for (i32 k = from; k < to; k++) {
-        i32 rank = f->members.entry[k];
-        double end = f->stage_count ? -INFINITY : latest; /* without messages: a barrier */
-        if (f->stage_count)
-            for (i32 p = f->of_rank[rank]; p < f->of_rank[rank + 1]; p++) end = larger(end, w->here[p]);
-        ended(w, of, rank, end);
+        i32 p = f->members.entry[k];
+        w->together[k - from] = f->rank[p];
+        ended(w, of, f->rank[p], f->stage_count ? w->here[p] : latest); /* no messages: a barrier */
     }
     of->open -= to - from, of->step->open -= to - from;
-    if (enter_next(w, of, &f->members.entry[from], to - from)) return;
-    for (i32 k = from; k < to; k++) wake(w, f->members.entry[k]);
+    if (enter_next(w, of, w->together, to - from)) return;
+    for (i32 k = 0; k < to - from; k++) wake(w, w->together[k]);
 }
 
 static void enter_at(World *w, Instance *of, i32 rank, double begin) {
@@ -2129,14 +2116,14 @@ static void next_urgent(World *w, Job *j) {
     j->ready[last] = j->ready[--j->ready_count];
     j->free = INFINITY, of->waits = 0, of->count[0] = 0;
     if (!f->closed) {
-        for (i32 k = 0; k < f->members.start[f->groups]; k++) enter_at(w, of, f->members.entry[k], begin);
+        for (i32 k = 0; k < f->members.start[f->groups]; k++) enter_at(w, of, f->rank[f->members.entry[k]], begin);
         return;
     }
     for (i32 p = 0; p < f->participants; p++) of->entry[p] = begin;
     for (i32 g = 0; g < f->groups; g++) {
         close_group(w, of, g);
-        for (i32 k = f->inside.start[g]; k < f->inside.start[g + 1]; k++)
-            end = larger(end, w->here[f->inside.entry[k]]);
+        for (i32 k = f->members.start[g]; k < f->members.start[g + 1]; k++)
+            end = larger(end, w->here[f->members.entry[k]]);
     }
     happen_at(w, end, (Event){.rank = -1 - of->job});
 }
@@ -2177,7 +2164,7 @@ static Instance *instance_of(World *w, i32 job, Step *step, i32 number, int is_u
         points_begin(w, of);
         return of;
     }
-    of->inside = allocate(f->participants, sizeof(i32)), of->at = allocate(f->participants, sizeof(i32));
+    of->at = allocate(f->participants, sizeof(i32));
     of->need = allocate(f->rounds, sizeof(i32 *)), of->left = allocate(f->rounds, sizeof(i32));
     for (i32 p = 0; p < f->participants; p++) of->at[p] = -1, of->entry[p] = NAN;
     for (i32 r = 0; r < f->rounds; r++) of->left[r] = f->participants;
@@ -2194,12 +2181,11 @@ static void issue(World *w, i32 job, Step *step, i32 rank, i32 operation, i32 nu
         enter_ring(w, of, first, begin);
         return;
     }
-    if (of->inside && !begins_at_once(f)) of->inside[first] = f->of_rank[rank + 1] - first;
     if (is_urgent || (!f->closed && !of->hops)) {
         enter_at(w, of, rank, begin);
         return;
     }
-    for (i32 p = first; p < f->of_rank[rank + 1]; p++) of->entry[p] = begin;
+    of->entry[first] = begin;
     i32 group = f->group[rank], from = f->members.start[group], to = f->members.start[group + 1];
     if (++of->count[group] < to - from) return;
     close_group(w, of, group);
@@ -2313,7 +2299,7 @@ static int enter_next(World *w, Instance *of, const i32 *rank, i32 count) {
         enter[local] = ready[i] == -INFINITY ? lane->until : ready[i];
         double begin = larger(ready[i], lane->until) + value[local] + f->launch;
         next->operation[p] = operation;
-        for (; p < f->of_rank[rank[i] + 1]; p++) next->entry[p] = begin;
+        next->entry[p] = begin;
     }
     if (has_points(next, f->of_rank[rank[0]]))
         for (i32 i = 0; i < count; i++) {
@@ -2604,7 +2590,7 @@ static void flow_free(Flow *f) {
         free(s->whole);
         free(s->need), free(s);
     }
-    lists_free(&f->members), lists_free(&f->inside);
+    lists_free(&f->members);
     free(f->rank), free(f->of_rank), free(f->group), free(f->stages), free(f->repeats);
     free(f->stage_of), free(f);
 }

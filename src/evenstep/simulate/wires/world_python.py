@@ -307,25 +307,23 @@ class PythonWorld:
         return of.need.setdefault((number, end), count)
 
     def _enter(self, of: _Instance, rank: int) -> None:
-        inside = np.flatnonzero(of.flow.rank == rank).tolist()
         of.entry[rank] = self._now
         if of.waits:
             if len(of.entry) == (of.flow.group >= 0).sum():
                 of.job.ready[of.number] = of
                 self._next_urgent(of.job)
             return
+        entered = [rank]
         if of.flow.joined or of.flow.spared:
             if rank in of.over:
                 self._through(of, rank, of.over[rank])
-            members = _members(of.flow, int(of.flow.group[rank]))
-            if sum(one in of.entry for one in members) != max(len(members) - of.flow.spared, 1):
+            entered = _members(of.flow, int(of.flow.group[rank]))
+            if sum(one in of.entry for one in entered) != max(len(entered) - of.flow.spared, 1):
                 return
-            inside = np.flatnonzero(np.isin(of.flow.rank, members)).tolist()
+        inside = np.searchsorted(of.flow.rank, entered).tolist()
         of.at.update(dict.fromkeys(inside, -1))
         for end in inside:
             self._begin_round(of, end, 0)
-        if not inside:
-            self._through(of, rank, self._now)
 
     def _begin_round(self, of: _Instance, end: int, number: int) -> None:
         """Send what a round has for a participant, and go on if it waits for nothing."""
@@ -341,10 +339,8 @@ class PythonWorld:
                     self._send(of, place, message)
             if self._needed(of, place, end):
                 return
-        over = of.at[end] = len(of.flow.stages)
-        rank = int(of.flow.rank[end])
-        if all(of.at[one] == over for one in np.flatnonzero(of.flow.rank == rank).tolist()):
-            self._through(of, rank, self._now)
+        of.at[end] = len(of.flow.stages)
+        self._through(of, int(of.flow.rank[end]), self._now)
 
     def _through(self, of: _Instance, rank: int, end: float) -> None:
         of.over[rank] = end
@@ -360,10 +356,10 @@ class PythonWorld:
         flow = of.flow
         entries = sorted(of.entry[rank] for rank in members)
         latest = entries[max(len(entries) - 1 - flow.spared, 0)]
-        inside = np.flatnonzero(np.isin(flow.rank, members))
+        inside = np.searchsorted(flow.rank, members)
         times = np.empty(len(flow.rank))
         at_once = flow.spared or flow.joined
-        times[inside] = [latest if at_once else of.entry[int(flow.rank[p])] for p in inside]
+        times[inside] = [latest if at_once else of.entry[rank] for rank in members]
         for stage in flow.stages:
             mine = np.isin(stage.gate, inside)
             gate, other = stage.gate[mine], stage.other[mine]
@@ -374,9 +370,8 @@ class PythonWorld:
             over = begin + hop[mine]
             np.maximum.at(times, gate, over)
             np.maximum.at(times, other[other >= 0], over[other >= 0])
-        for rank in members:
-            end = float(times[flow.rank == rank].max()) if flow.stages else latest
-            self._through(of, rank, end)
+        for rank, end in zip(members, times[inside].tolist(), strict=True):
+            self._through(of, rank, end if flow.stages else latest)
         return float(times[inside].max())
 
     def _next_urgent(self, job: _Job, *, over: bool = False) -> None:
