@@ -145,6 +145,27 @@ def test_a_stop_before_the_judged_steps_is_not_counted():
     assert finding.cause.startswith("rank 2 (node node0) was stopped once, for 2 s")
 
 
+def test_a_stop_of_a_rank_that_has_entered_holds_up_what_is_in_flight():
+    """As gloo's threads are stopped, too: all ranks leave the all-reduce when it goes on."""
+    trace = World(ranks=4, steps=120, noise=0.01).trace()
+    step, rank, stood = 60, 2, 2000 * MS
+    calls = trace.of_kind(Kind.COLLECTIVE)
+    calls = calls.select(calls.step == step)
+    last = int(calls.enter_ns.max())
+    events = trace.events
+    later = {name: events[name] + stood * (events[name] > last) for name in ("enter_ns", "exit_ns")}
+    waits = (events.kind == int(Kind.PHASE)) & (events.op == int(Phase.SYNC))
+    waits &= (events["rank"] == rank) & (events.step == step) & (events.exit_ns > last)
+    later["enter_ns"] = np.where(waits, last + stood, later["enter_ns"])  # it computes until then
+    trace.events = events.with_columns(**later)
+    trace = with_rows(
+        trace, rank=rank, kind=int(Kind.STOP), step=step, enter_ns=last, exit_ns=last + stood
+    )
+    finding = diagnose(trace).findings[0]
+    assert (finding.title, finding.where.ranks) == ("Stopped process on rank 2", [rank])
+    assert finding.severity * diagnose(trace).summary["step_time"]["mean_ns"] * 119 > 0.9 * stood
+
+
 def test_ranks_that_are_stopped_together_wait_for_nobody():
     together = diagnose(stopped(*((60, rank, 2) for rank in range(4))))
     assert not any("stopped" in finding.cause for finding in together.findings)

@@ -222,7 +222,7 @@ class Case:
     def relieved(self, cells: Array, cause: Cause = Cause.WORK) -> Change:
         """The change that removes the lateness for a cause from cells (steps × ranks, boolean)."""
         change = self.without(np.where(cells, self.delays.late_ns[cause], 0.0), cause)
-        if cause is not Cause.COLLECTOR:
+        if cause not in (Cause.COLLECTOR, Cause.STOP):
             return change
         return self.costs.combined([change, self.costs.held_up(cells[self.grid.sampled], cause)])
 

@@ -97,8 +97,9 @@ class Costs:
         """Operations that hosts enter in paused cells (steps × lanes) shorter by what records of
         the cause cover of their flight, down to the usual duration of their kind.
 
-        A pause holds the interpreter lock, which callbacks and threads of the transport need: what
-        is in flight may end when the pause does, on every member.
+        A pause holds the interpreter lock, which callbacks and threads of the transport need, and a
+        stopped process has no thread that runs: what is in flight may end when the pause does, on
+        every member.
         """
         if cause not in self.on_record_ns:
             return NONE
