@@ -717,6 +717,19 @@ def test_what_a_dump_cannot_tell_is_said(tmp_path, changed, said):
     assert [said in limit for limit in limits].count(True) == 1
 
 
+@pytest.mark.parametrize(
+    ("last", "copied", "said"),
+    [(in_flight(1), True, True), (in_flight(1), False, False), (entry(1), True, False)],
+)
+def test_how_long_a_call_has_been_in_flight_is_unknown_of_copied_dumps_alone(
+    tmp_path, last, copied, said
+):
+    paths = write(tmp_path, {rank: dump([entry(0), last]) for rank in range(2)})
+    for path in paths:
+        os.utime(path, ns=(START_NS + (3_600_000 if copied else 10) * MS,) * 2)
+    assert any("copied after" in limit for limit in read(paths).limits) == said
+
+
 def test_groups_whose_members_nobody_says_are_those_that_used_them_but_the_default_one(tmp_path):
     """As gloo's dumps: the default group is torch's first, where the program calls none so."""
     names = [("0", "default_pg"), ("1", "tp"), ("0", "dp"), ("2", "")]

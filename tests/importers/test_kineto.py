@@ -252,6 +252,19 @@ def test_without_distributed_info_the_name_tells_the_rank(opened):
     assert trace.limits == ["the file does not say which rank it is: its name does"]
 
 
+@pytest.mark.parametrize("ranks", [(0,), (0, 3), (2, 5, 6)])
+def test_without_a_size_the_world_ends_with_the_last_rank_that_a_name_tells(tmp_path, ranks):
+    paths = []
+    for rank in ranks:
+        profile = two_steps()
+        profile.header["distributedInfo"] = {}
+        for event in profile.events:  # nor is there a group that tells
+            event["args"].pop("Process Group Ranks", None)
+        paths.append(profile.write(tmp_path / f"run-rank{rank}.pt.trace.json"))
+    trace = open_trace(paths)
+    assert (list(trace.ranks), trace.world) == (list(ranks), ranks[-1] + 1)
+
+
 def test_a_file_that_never_says_gets_a_free_number(opened, tmp_path):
     nameless = two_steps()
     nameless.header["distributedInfo"] = {}

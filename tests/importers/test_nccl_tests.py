@@ -320,6 +320,12 @@ def test_what_a_log_says_is_what_is_read(floors, seed):
     assert floors(text) == said
 
 
+@pytest.mark.parametrize("word", ["algbw", "busbw", "in-place", "out-of-place", "time"])
+def test_a_comment_that_has_a_word_of_a_tables_head_is_none(floors, word):
+    head = f"# all_reduce_perf\n{HEADER}{UNITS}"
+    assert floors(f"{head}# {word} follows\n{ROW}# mean {word} 109\n") == floors(head + ROW)
+
+
 @pytest.mark.parametrize(
     ("named", "ranks", "nodes"),
     [

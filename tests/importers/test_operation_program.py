@@ -121,3 +121,17 @@ def test_what_runs_beside_a_thread_is_issued_when_its_data_are_there(pipeline, o
         elif ops.role[row] == Role.PARAMS:
             assert issued == ops.enter_ns[ops.worker == ops.worker[row]].min()
         assert made.exit_ns[row] == max(ops.exit_ns[row], issued)
+
+
+@settings(max_examples=40)
+@given(PIPELINES, st.booleans())
+def test_the_order_at_one_moment_is_that_of_time_at_any_other(pipeline, overlapping):
+    pipeline.overlapping = overlapping
+    ops, _ = place_operations(pipeline.table())
+    made, _ = program(ops, messages(ops))
+    for worker in range(int(ops.worker.max()) + 1):
+        mine = np.flatnonzero(made.worker == worker)
+        thread = thread_of(ops, worker, overlapping=overlapping)
+        in_order = mine[np.argsort(made.order[mine], kind="stable")]
+        assert np.diff(made.enter_ns[in_order]).min(initial=0) >= -3
+        assert [row for row in in_order if row in thread] == thread

@@ -100,6 +100,21 @@ def test_a_bar_that_shows_too_little_time_tells_nothing(length_s, counts):
     assert bool(found) == counts
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_steps_shorter_than_a_bars_second_are_told_by_the_seconds_that_pass(seed):
+    """Many lines have the same whole second, and are of one process all the same."""
+    random = Random(seed)
+    pace_s, total = random.uniform(0.05, 0.4), random.randint(400, 900)
+    ticks = [Tick(0, n, total, float(int(n * pace_s))) for n in range(total + 1)]
+    limits = []
+    found, lost_s = rows(ticks, limits)
+    assert (lost_s, limits) == (0, [])
+    assert found[-1][1] == total
+    for _, number, start_s, seconds in found:
+        assert seconds == pytest.approx(pace_s, rel=0.35)
+        assert start_s + seconds == pytest.approx(number * pace_s, abs=1.0)
+
+
 def test_a_bar_that_is_shown_again_when_it_has_ended_is_no_second_epoch():
     whole = bar(0, 100, 1.0, 10)
     assert rows(whole + whole[-1:], [])[0] == rows(whole, [])[0]

@@ -13,6 +13,7 @@ STEPS, DEVICES = 8, 4
 US = 1_000
 BEGAN_NS = 10**18
 #: What each device does in a step of 1,000 µs: from and to.
+MOVES = (Kind.COLLECTIVE, Kind.POINT_TO_POINT)
 RUNS = {"dot": (0, 500), "pairs": (500, 600), "all": (600, 700), "shift": (700, 750)}
 
 
@@ -68,6 +69,8 @@ def test_a_profile_of_too_many_events_is_said_to_be_read_in_part(profile, monkey
     monkeypatch.setattr(xplane, "MOST_EVENTS", 9)
     trace = xplane.read([profile])
     assert any("only the first 9 instructions" in limit for limit in trace.limits)
+    spans, moved = len(trace.of_kind(Kind.SPAN)), len(trace.of_kind(*MOVES))
+    assert (spans, moved) == (3, 6)  # of the first device: two steps and a product
 
 
 def rows_of(trace, rank, op):

@@ -118,6 +118,8 @@ def test_messages_both_ways_place_a_clock_and_one_way_does_not():
     error, bar = both.error(align(both.trace()), 1, TRUE - 49e9)
     assert (error <= bar + 2).all()
     assert np.median(error) < FLOOR_NS
+    placed = align(both.trace())
+    assert sharpen(both.trace(), placed) == placed  # by collectives, of which there are none
 
 
 def test_a_broadcast_and_a_reduce_bound_a_clock_from_both_sides():

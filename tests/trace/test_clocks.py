@@ -299,3 +299,13 @@ def test_times_of_each_rank_are_put_on_the_common_line_by_its_own_offset(rows, b
         assert abs(end[row] - ended) <= 1
     assert line_up.error_ns == 4.0
     assert line_up.unplaced == (2,)
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=9))
+def test_an_end_of_any_time_is_moved_and_what_is_open_stays_open(ends):
+    ahead = OffsetLine(np.zeros(1), np.full(1, 1000.0), np.zeros(1))
+    ends = np.array([*ends, 0])
+    rows = Columns(rank=0 * ends, enter_ns=0 * ends, exit_ns=ends)
+    start, end = clocks.Clocks("a", {0: ahead}).placed(rows)
+    assert start.tolist() == [1000] * len(ends)
+    assert end.tolist() == [*(ends[:-1] + 1000).tolist(), 0]

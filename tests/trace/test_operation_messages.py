@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from benchmarks.jobs.pipeline import Pipeline
 from evenstep.trace.columns import Columns
-from evenstep.trace.operation_messages import lanes, messages
+from evenstep.trace.operation_messages import STAMPS_S, lanes, messages
 from evenstep.trace.operations import (
     Role,
     extent,
@@ -196,6 +196,16 @@ def test_a_message_beside_all_that_its_worker_computed_is_of_none(outside):
     assert found.pop((name, stage, mb)) is None
     assert all(own == mb for (_, _, own), mb in found.items())
     assert not messages(by_hand([*BY_HAND, outside])).doubtful
+
+
+@pytest.mark.parametrize("off_s", [-6e-5, -4e-5, 0.0, 4e-5, 6e-5])
+@pytest.mark.parametrize("received", [True, False])
+def test_a_message_may_be_stamped_within_a_compute_by_as_much_as_stamps_err(received, off_s):
+    """One that may belong to the last compute, or to the first, makes the count doubtful."""
+    late = (1, "forward-recv", 2.2 + off_s, 2.7, 2)
+    early = (0, "forward-send", 0.1, 1.0 - off_s, 2)
+    found = messages(by_hand([*BY_HAND, late if received else early]))
+    assert found.doubtful == (off_s <= STAMPS_S)
 
 
 def test_without_micro_batches_messages_arrive_in_the_order_they_were_sent():

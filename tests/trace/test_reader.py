@@ -320,6 +320,26 @@ def test_a_fact_may_say_as_little_as_its_writer_knew(key):
     check(key, {})
 
 
+@pytest.mark.parametrize("over", [True, False])
+@pytest.mark.parametrize("packed", [True, False])
+def test_only_what_somebody_may_still_write_is_read_twice(
+    tmp_path, monkeypatch, whole, over, packed
+):
+    """A rank that has ended, or its spool within a pack, has no writer."""
+    spool = Spool.create(tmp_path / "s", {"rank": 0}, ring_bytes=1, summary_bytes=1)
+    spool.put(1, 2, layout.Kind.MARKER)
+    if over:
+        spool.add_fact("closed", {})
+    spool.shut()
+    _, ring = open_spool(Extent(spool.path, name="rank-00000.spool" if packed else ""))
+    times = []
+    monkeypatch.setattr(
+        reader, "_read_at", lambda *span, read=reader._read_at: times.append(1) or read(*span)
+    )
+    assert ring.between(1, 2)["seq"].tolist() == [1]
+    assert len(times) == (1 if over or packed else 2)
+
+
 @pytest.mark.parametrize("written", [0, 3, "capacity", "wrapped"])
 def test_a_ring_has_its_latest_records_in_any_range_and_by_slots(tmp_path, written):
     spool = Spool.create(tmp_path / "s", {"rank": 0}, ring_bytes=1, summary_bytes=1)

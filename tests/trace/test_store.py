@@ -71,6 +71,17 @@ def test_it_is_cut_by_steps_and_by_nodes(folder):
     assert all((folder / part.file).is_file() for part in parts)
 
 
+@pytest.mark.parametrize(("records", "files"), [(10, 1), (3, 1), (2, 2), (1, 3), (0.1, 3)])
+def test_a_range_of_steps_has_as_many_files_as_its_records_fill_and_nodes_allow(
+    trace, tmp_path, monkeypatch, records, files
+):
+    """`records`: of a file, in thirds of the run, which is one range of steps on three nodes."""
+    monkeypatch.setattr(store_writing, "FILE_RECORDS", int(len(trace.events) / 3 * records) + 1)
+    write_store(trace, tmp_path / "store")
+    assert len({part.file for part in read_manifest(tmp_path / "store").parts}) % files == 0
+    assert len({part.block for part in read_manifest(tmp_path / "store").parts}) == files
+
+
 def test_a_small_store_is_read_into_memory(folder, trace):
     found = load(folder)
     assert type(found.events) is Columns

@@ -1,6 +1,7 @@
 """Ranks that recorded collectives in some windows of steps only, as a reader has them."""
 
 import numpy as np
+import pytest
 
 from evenstep.trace.loading import keep_recorded, load
 from evenstep.trace.spool.layout import WINDOW_STEPS, Kind, Op
@@ -51,16 +52,21 @@ def written(root, *every):
     return root
 
 
-def test_a_large_run_of_which_windows_were_spared_stays_on_disk(tmp_path, monkeypatch):
-    run = written(tmp_path, 1, 4, 2)
+@pytest.mark.parametrize(
+    ("spared", "kept"), [((1, 4, 2), {0, 1, 4, 8}), ((1, 2), {0, 1, 2, 4, 6, 8})]
+)
+def test_a_large_run_of_which_windows_were_spared_stays_on_disk(
+    tmp_path, monkeypatch, spared, kept
+):
+    run = written(tmp_path, *spared)
     whole = load(run)
     for module in ("loading", "spools"):
         monkeypatch.setattr(f"evenstep.trace.{module}.LARGE_RECORDS", 0)
     left = load(run)
     assert isinstance(left.events, OnDisk)
-    assert windows_of(left, Kind.COLLECTIVE) == {0, 1, 4, 8}
+    assert windows_of(left, Kind.COLLECTIVE) == kept
     assert windows_of(left, Kind.SAMPLE) == set(range(10))
     found = left.events.in_memory()
     assert all(np.array_equal(found[name], whole.events[name]) for name in EVENT_COLUMNS)
     assert left.limits == whole.limits
-    assert [info.dropped for info in left.ranks.values()] == [0, 0, 0]
+    assert [info.dropped for info in left.ranks.values()] == [0] * len(spared)
