@@ -252,8 +252,14 @@ def test_without_distributed_info_the_name_tells_the_rank(opened):
     assert trace.limits == ["the file does not say which rank it is: its name does"]
 
 
-@pytest.mark.parametrize("ranks", [(0,), (0, 3), (2, 5, 6)])
-def test_without_a_size_the_world_ends_with_the_last_rank_that_a_name_tells(tmp_path, ranks):
+@pytest.mark.parametrize(
+    ("ranks", "members"),
+    [((0, 1), {(0, 1)}), ((1,), {(0, 1)}), ((0, 3), set()), ((2, 5, 6), set())],
+)
+def test_without_a_size_the_world_ends_with_the_last_rank_that_a_name_tells(
+    tmp_path, ranks, members
+):
+    """A call that says how many take part, two, is of all where these are as many."""
     paths = []
     for rank in ranks:
         profile = two_steps()
@@ -263,6 +269,8 @@ def test_without_a_size_the_world_ends_with_the_last_rank_that_a_name_tells(tmp_
         paths.append(profile.write(tmp_path / f"run-rank{rank}.pt.trace.json"))
     trace = open_trace(paths)
     assert (list(trace.ranks), trace.world) == (list(ranks), ranks[-1] + 1)
+    calls = trace.of_kind(Kind.COLLECTIVE)
+    assert {trace.groups[group].ranks for group in calls.group if group >= 0} == members
 
 
 def test_a_file_that_never_says_gets_a_free_number(opened, tmp_path):

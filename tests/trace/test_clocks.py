@@ -1,5 +1,7 @@
 """Alignment of hosts, on synthetic collectives whose true clocks are known."""
 
+from statistics import median, quantiles
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -299,6 +301,26 @@ def test_times_of_each_rank_are_put_on_the_common_line_by_its_own_offset(rows, b
         assert abs(end[row] - ended) <= 1
     assert line_up.error_ns == 4.0
     assert line_up.unplaced == (2,)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 40), st.integers(-99, 99)), min_size=2, max_size=40),
+    st.floats(-9, 9),
+)
+def test_a_resistant_line_goes_through_medians_of_the_outer_thirds(steps, slope):
+    """By Python's own medians; with less than three points in a third at the slope it had."""
+    x = np.cumsum([step for step, _ in steps]).astype(float)
+    y = np.array([value for _, value in steps]) * 7.0
+    before = slope * x[[0, -1]] + 5.0
+    third = len(x) // 3
+    if third >= 3:
+        rise, run = (median(one[len(x) - third :]) - median(one[:third]) for one in (y, x))
+        slope = rise / max(run, 1.0)
+    rest = sorted(y - slope * (x - x[0]))
+    ends, scatter = clocks._resistant_line(x, y, before)
+    assert ends == pytest.approx(median(rest) + slope * (x[[0, -1]] - x[0]), abs=1e-6)
+    low, _, high = quantiles(rest, method="inclusive")
+    assert scatter == pytest.approx((high - low) / 2, abs=1e-6)
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=9))

@@ -10,12 +10,14 @@ from evenstep.trace.columns import (
     Columns,
     begins,
     key_numbers,
+    largest_of,
     means_of,
     medians_of,
     positions_by_key,
     rows_by_key,
     run_numbers,
     running_maximum,
+    smallest_of,
 )
 
 ROWS = st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 3)), max_size=30)
@@ -123,3 +125,16 @@ def test_values_of_a_place_are_summed_up_as_by_a_loop(rows):
     known = [[one for one in each if one != 3] for each in of]
     means = [np.mean(each) if each else np.nan for each in known]
     assert means_of(some, place, 6) == pytest.approx(means, nan_ok=True)
+
+
+@given(ROWS)
+def test_extremes_are_those_of_each_place_and_beyond_all_numbers_without_any(rows):
+    values, place = (np.array([row[at] for row in rows], np.int64) for at in (0, 1))
+    size = int(place.max(initial=0)) + 1
+    at = [[value for value, other in rows if other == one] for one in range(size)]
+    bounds = np.iinfo(np.int64)
+    assert largest_of(values, place).tolist() == [max(one, default=bounds.min) for one in at]
+    assert smallest_of(values, place).tolist() == [min(one, default=bounds.max) for one in at]
+    assert largest_of(values, place, 5, least=-9).tolist() == [
+        max(one, default=-9) for one in (at + [[]] * 5)[:5]
+    ]

@@ -319,8 +319,8 @@ def test_a_long_pause_in_each_step_tells_its_calls_also_where_all_pauses_vary(lo
     assert lengths == {steps}
 
 
-def test_calls_on_a_device_are_counted_on_its_clock_where_that_is_the_hosts():
-    """Kernels run 40 ms after they are issued; the host is told of none of their ends."""
+def on_devices(clock):
+    """Kernels that run 40 ms after they are issued; the host is told of none of their ends."""
     program = Program(2)
     for step in range(STEPS):
         program.call(step, 0, "dp", (0, 1))
@@ -334,10 +334,17 @@ def test_calls_on_a_device_are_counted_on_its_clock_where_that_is_the_hosts():
     for name, values in columns.items():
         rows = rows.with_column(name, values)
     for info in trace.ranks.values():
-        info.facts["device_clock"] = "host"
-    found, _ = with_steps(replace(trace, events=rows))
-    starts = found.of_kind(Kind.STEP).enter_ns // MS
-    assert set((starts % STEP_MS).tolist()) == {20 + 45}
+        info.facts["device_clock"] = clock
+    return replace(trace, events=rows)
+
+
+@pytest.mark.parametrize(("clock", "ends_at"), [("host", 20 + 45), ("its own", STEP_MS)])
+def test_a_step_ends_with_a_call_on_a_device_where_that_can_be_told(clock, ends_at):
+    """The last calls of steps run 40 ms after they are issued; else the step ends with the next."""
+    trace = on_devices(clock)
+    found, _ = with_steps(trace)
+    ends = found.of_kind(Kind.STEP).exit_ns[:-1] // MS
+    assert set((ends % STEP_MS).tolist()) == {ends_at % STEP_MS}
 
 
 GROUPS = [(0, 1), (1, 2), (0, 2), (0, 1, 2)]

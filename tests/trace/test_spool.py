@@ -203,6 +203,7 @@ def test_a_buffered_spool_reads_the_same_after_a_flush(tmp_path):
     )
     assert isinstance(spool, BufferedSpool)
     assert "buffered" in spool.note
+    assert spool.buffered  # which whoever looks into mapped memory has to know
     first = spool.put(1, 0, Kind.COLLECTIVE)
     spool.flush()
     spool.close(first, 5)

@@ -94,6 +94,13 @@ def test_a_large_one_stays_on_disk_and_reads_the_same(stored, trace):
     assert same(stored.events, trace.events)
 
 
+def test_a_column_is_read_from_disk_once(stored, trace, monkeypatch):
+    first = stored.events["enter_ns"]
+    monkeypatch.setattr(StoredEvents, "_whole", None)
+    assert np.array_equal(stored.events["enter_ns"], trace.events.enter_ns)
+    assert stored.events["enter_ns"] is first
+
+
 def test_a_column_asked_for_is_read_alone(stored, trace):
     for name in ("rank", "enter_ns", "group"):
         assert np.array_equal(stored.events[name], trace.events[name])
