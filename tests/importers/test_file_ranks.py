@@ -65,6 +65,8 @@ def test_paths_are_sorted_as_people_number_them():
         (["run/rank0/t.json", "run/rank1/t.json"], True),
         (["run/rank0/day/t.json", "run/rank1/day/t.json"], True),
         (["run/rank0/t.json", "other/rank1/t.json"], False),
+        (["run/rank0/a/b/t.json", "run/rank1/a/b/t.json"], True),
+        (["run/rank0/a/b/c/t.json", "run/rank1/a/b/c/t.json"], False),  # too far up
         (["run1/t.json", "run2/t.json"], False),
         (["rank0/t.json", "rank0/sub/t.json"], False),
     ],

@@ -187,6 +187,13 @@ def test_messages_know_their_peer_by_its_global_rank(tmp_path):
     assert trace.events.peer_or_root.tolist() == [5]
 
 
+@pytest.mark.parametrize("name", ["send", "recv", "send to the next"])
+def test_a_message_that_does_not_name_its_peer_has_none(tmp_path, name):
+    trace = read(write(tmp_path, {0: dump([message(0, name)]), 1: dump([message(0, "recv 1<-0")])}))
+    peer = dict(zip(trace.events["rank"].tolist(), trace.events.peer_or_root.tolist(), strict=True))
+    assert peer == {0: -1, 1: 0}
+
+
 # -- hangs -----------------------------------------------------------------------------------------
 
 
@@ -510,6 +517,8 @@ def exchanging(rank: int) -> list[dict]:
 def test_durations_of_kernels_that_send_and_receive_in_a_circle_name_nobody(tmp_path):
     trace = read(write(tmp_path, {rank: dump(exchanging(rank), world=3) for rank in range(3)}))
     assert any("rings of messages cannot be told" in limit for limit in trace.limits)
+    ring = trace.of_kind(Kind.POINT_TO_POINT)
+    assert set(ring.group.tolist()) | set(ring.peer_or_root.tolist()) == {-1}
     found = diagnose(trace)
     assert not any(len(finding.where.ranks) for finding in found.findings)
     assert "healthy" not in found.summary["verdict"]

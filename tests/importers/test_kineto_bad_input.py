@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import EvenstepError, TraceError
+from evenstep.importers.kineto.file import _numbers
 from evenstep.importers.opening import open_trace
 from evenstep.trace.spool.layout import Kind
 from tests.importers.profiles import Profile, two_steps
@@ -77,6 +78,12 @@ def test_events_at_impossible_times_are_left_out_and_counted(folder, field, valu
     trace = opened(folder, document)
     assert len(trace.of_kind(Kind.COLLECTIVE)) == 2
     assert "1 events have an impossible time or duration: left out" in trace.limits
+
+
+def test_numbers_among_what_is_none_are_read_and_the_rest_is_unknown():
+    assert _numbers([0, 1, -7, 2**31]).tolist() == [0, 1, -1, 2**31]
+    assert _numbers([0, None, -7, "1", "x", 2**64]).tolist() == [0, -1, -1, 1, -1, -1]
+    assert _numbers([0, 2**63 + 5]).tolist() == [0, 5]  # of which the lower bits tell them apart
 
 
 def test_a_profile_of_nothing_says_what_to_record(folder):

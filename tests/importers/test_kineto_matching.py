@@ -1,6 +1,7 @@
 """Which call of a file holds a moment, and which calls of two ranks are one; by plain loops."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -71,6 +72,12 @@ def test_where_several_are_possible_none_is_guessed():
 
 def test_a_lane_that_is_mostly_without_its_other_is_of_no_pair():
     assert pairs_of([0, 1], [0], [0], [0], [1]) == []
+
+
+@pytest.mark.parametrize("alone", [0, 1])
+def test_a_call_without_its_other_is_left_out_of_a_pair_of_lanes(alone):
+    met_twos = [(number, lane) for number in range(0, 40, 2) for lane in (0, 1)]
+    assert pairs_of(*[[0, 1]] * 20, [alone]) == [met_twos]
 
 
 #: (rank, group, step, operation, size, type) of calls in order of entry

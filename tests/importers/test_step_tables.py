@@ -773,6 +773,15 @@ def test_a_clock_that_passes_midnight_goes_on(opened):
             assert steps(opened(f"{name},step\n{text}")) == [(0, step, 20.0) for step in range(59)]
 
 
+def test_each_workers_clock_passes_midnight_by_itself(opened):
+    rows = [
+        (rank, (86_370 + rank + 20 * step) % 86_400, step) for rank in range(3) for step in range(9)
+    ]
+    text = "".join(f"{rank},{time},{step}\n" for rank, time, step in rows)
+    told = [(rank, step, 20.0) for rank in range(3) for step in range(8)]
+    assert sorted(steps(opened(f"rank,time,step\n{text}"))) == told
+
+
 def test_validation_of_mmengine_is_no_step(opened):
     """Its rows have the time of a batch and, as `step`, the epoch, but no `iter`."""
     trained = [{"time": 0.4 + at / 1e3, "epoch": 1, "iter": at, "step": at} for at in (1, 2, 3)]

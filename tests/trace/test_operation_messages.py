@@ -206,6 +206,8 @@ def test_a_message_may_be_stamped_within_a_compute_by_as_much_as_stamps_err(rece
     early = (0, "forward-send", 0.1, 1.0 - off_s, 2)
     found = messages(by_hand([*BY_HAND, late if received else early]))
     assert found.doubtful == (off_s <= STAMPS_S)
+    for compute in (found.compute, found.after):  # -1: none
+        assert compute.min() == -1
 
 
 def test_without_micro_batches_messages_arrive_in_the_order_they_were_sent():

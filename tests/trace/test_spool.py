@@ -349,11 +349,19 @@ def test_times_and_words_are_those_of_the_record_as_long_as_the_ring_has_it(spoo
     assert spool.last_number() == 65
 
 
+def tables_of(path):
+    data = path.read_bytes()
+    fields = layout.HEADER.unpack_from(data)
+    return data[fields[9] : fields[9] + fields[10]]
+
+
 def test_a_fact_is_written_behind_those_of_a_process_that_has_ended(spool):
     spool.add_fact("pace", {"a": 1})
     spool.shut()
     assert add_last_fact(spool.path, "ended", {"exit_code": 3})
     assert read_spool(spool.path).facts == {"pace": {"a": 1}, "ended": {"exit_code": 3}}
+    kinds = [(kind, number) for _, kind, number, _ in layout.unpack_entries(tables_of(spool.path))]
+    assert kinds[-2:] == [(layout.TABLE_FACT, 0)] * 2
     assert not add_last_fact(spool.path, "locality", {"a": "x" * TABLES_BYTES})
     spool.path.write_bytes(b"something else")
     with pytest.raises(ValueError, match="not a spool"):

@@ -360,3 +360,9 @@ def test_a_file_may_hold_what_lies_between_its_first_and_its_last_step():
     assert [part.overlaps(*steps) for steps in ((0, 10), (0, 11), (19, 30), (20, 30))] == [
         False, True, True, False,
     ]  # fmt: skip
+
+
+def test_a_store_may_be_written_into_folders_that_are_not_there_yet(trace, tmp_path):
+    place = tmp_path / "runs" / "of" / "today"
+    assert write_store(trace, place).path == place
+    assert len(read_manifest(place).parts)

@@ -238,7 +238,7 @@ def _enter(draft: Draft, devices: Sequence[tuple[PlaneFile, int]], shift: int) -
 def _enter_calls(
     draft: Draft, rank: int, world: int, calls: Sequence[Ran], profile: PlaneFile, shift: int
 ) -> None:
-    counts: dict[tuple[int, int], int] = {}
+    counts: dict[tuple[int, int, Op | None], int] = {}
     taken: dict[Instruction, tuple[int, list[tuple[Op, int]]]] = {}  # group, operations and peers
     rows = []
     for call in calls:
@@ -246,7 +246,7 @@ def _enter_calls(
             taken[call.what] = _taken_part(draft, rank, world, call.what)
         group, ends = taken[call.what]
         for op, peer in ends:
-            place = (group, peer * 4 + int(op) if peer >= 0 else -1)
+            place = (group, peer, op if peer >= 0 else None)
             counts[place] = counts.get(place, -1) + 1
             rows.append((int(op), group, counts[place], peer, call))
     if not rows:
