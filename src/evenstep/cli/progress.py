@@ -58,11 +58,11 @@ def time_left(done: float, total: float, passed_s: float, since_s: float = 0.0) 
 
 
 def ticking(what: str, about_s: float = 0.0) -> AbstractContextManager[None]:
-    """Show the elapsed seconds of work without a count; `about_s` is its expected duration."""
+    """Show the elapsed seconds of work without a count; `about_s` is its expected duration, which
+    is told while it lies ahead."""
 
     def words(passed_s: float) -> str:
-        how = " of about" if about_s > passed_s else ", longer than the expected"
-        known = f"{how} {duration(1e9 * about_s, digits=2)}" if about_s else ""
+        known = f" of about {duration(1e9 * about_s, digits=2)}" if about_s > passed_s else ""
         return f"{what}: {passed_s:.0f} s{known}"
 
     return _show_seconds(words)
