@@ -128,6 +128,8 @@ def test_what_never_repeats_has_no_steps():
         program.call(step, 10, "world", (0, 1), size=1 + step * step)
         program.call(step, 10 + step, f"only {step}", (0, 1))
     assert not any(len(rows) for rows in program.steps().values())
+    calls = repetition._calls(program.trace, None)
+    assert [len(repetition._cuts(calls, place)) for place in range(2)] == [0, 0]
 
 
 def test_calls_that_are_all_but_even_are_a_step_each():

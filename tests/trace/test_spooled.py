@@ -15,7 +15,7 @@ from evenstep.trace.reader import RECORD, SUMMARY, coarsen
 from evenstep.trace.spool import layout
 from evenstep.trace.spool.layout import RECORD_BYTES, Flag, Kind, Op
 from evenstep.trace.spool.spool import Spool
-from evenstep.trace.spooled import EVENT_COLUMNS, Spooled
+from evenstep.trace.spooled import EVENT_COLUMNS, RankRows, Spooled
 from evenstep.trace.spools import step_index
 from tests.trace.small_run import identity
 
@@ -101,6 +101,19 @@ def test_any_rows_can_be_picked_in_any_order(both):
     assert same(large.events.select(rows), small.events.select(rows))
     late = small.events.step > 30
     assert same(large.events.select(late), small.events.select(late))
+
+
+@pytest.mark.parametrize("ranks", [(0,), (1,), (0, 2)])
+def test_only_files_of_ranks_with_picked_rows_are_read(both, monkeypatch, ranks):
+    large, small = both
+    rows = np.flatnonzero(np.isin(small.events["rank"], ranks))[::7]
+    read = []
+    chunks = RankRows.chunks
+    monkeypatch.setattr(
+        RankRows, "chunks", lambda part, kinds: read.append(part) or chunks(part, kinds)
+    )
+    assert same(large.events.select(rows), small.events.select(rows))
+    assert len(read) == len(ranks)
 
 
 def test_a_window_has_the_records_of_its_steps(both):
