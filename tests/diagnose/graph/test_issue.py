@@ -212,3 +212,26 @@ def test_what_devices_do_behind_an_evaluation_is_what_its_step_has_more():
         over += 16.5 + 25.5 * evaluates
     found = step_grid(run.trace()).phase_ns[Phase.EVALUATION][:, 0] / MS
     assert found == pytest.approx([0, 0, 0, 25] * 3, abs=0.6)
+
+
+def test_what_devices_have_yet_to_do_as_an_evaluation_begins_is_no_part_of_it():
+    """Hosts issue a step, 20 ms of a device, as the one before begins there; every fourth then
+    evaluates for 2 ms, and its host first waits for both."""
+    run, over, before, evaluated = Run(2), 40.0, 20.0, 0.0
+    for step in range(12):
+        issued = over + evaluated + 0.5 if evaluated else before
+        before, over, evaluates = over, over + evaluated + 20, step % 4 == 3
+        for rank in range(2):
+            run.step(rank, step, issued - 0.2, issued + 0.2)
+            if evaluates:
+                run.record(
+                    rank, Kind.PHASE, step, issued + 0.1, over + 2, op=int(Phase.EVALUATION)
+                )
+            stamps = {"device_enter_ns": over - 1, "device_exit_ns": over}
+            run.collective(
+                rank, step, step, issued, over, flags=Flag.ASYNC | Flag.ON_DEVICE, device=0,
+                **{name: round((ms + 1000 * (rank + 1)) * MS) for name, ms in stamps.items()},
+            )  # fmt: skip
+        evaluated = 2.0 * evaluates
+    found = step_grid(run.trace()).phase_ns[Phase.EVALUATION][:, 0] / MS
+    assert found == pytest.approx([0, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0], abs=0.1)

@@ -235,10 +235,15 @@ def _fill_streams(grid: StepGrid, trace: Trace, present: Array) -> None:
 
 def in_phase(grid: StepGrid, phase: Phase) -> Array:
     """Own time of each row of the graph in a phase; of a device that its host runs ahead of, what
-    was issued in that phase."""
+    was issued in that phase. Who evaluates or saves may first wait for work that its device has yet
+    to do, which steps without have, too: of what lies in these, all rows have an equal part."""
     phases = grid.records.of_kind(Kind.PHASE)
     phases = phases.select((phases.op == int(phase)) & (phases.exit_ns > 0))
     lies = during(grid, phases)
+    if phase in (Phase.EVALUATION, Phase.CHECKPOINT):
+        of_device = (lies > 0) & grid.graph.device[grid.graph.rows.lane]
+        more = float(_beyond_calm(grid.graph, lies)[of_device].sum())
+        lies = np.where(of_device, lies * np.clip(more / max(lies[of_device].sum(), 1), 0, 1), lies)
     if phase not in (*_ISSUES, Phase.EVALUATION) or not grid.issuing.any():
         return lies
     rows, record = grid.graph.rows, phases["rank"].astype(np.int64) * 2**32
@@ -259,14 +264,21 @@ def held_by(grid: StepGrid, stops: Columns) -> Array:
     """Own time of each row of the graph in which these records stop its host; of a device no more
     than the row is longer than others of its lane and place, as the device computes on."""
     held, graph = during(grid, stops), grid.graph
+    longer = np.clip(_beyond_calm(graph, held), 0.0, held)
+    return np.where(graph.device[graph.rows.lane], longer, held)
+
+
+def _beyond_calm(graph: Graph, held: Array) -> Array:
+    """How much longer each row of a device, ns, is than those of its lane and place in which
+    nothing `held` it; all of it where it has no such peers."""
+    more = graph.own_ns.astype(float)
     for part in peers(graph) if graph.device.any() and held.any() else ():
         there = part.there & graph.device[part.lanes][:, None]
         calm, own = there & (held[part.rows] <= 0), graph.own_ns[part.rows]
         place = np.broadcast_to(np.arange(own[0].size).reshape(own[0].shape), own.shape)
         usual = medians_of(own[calm], place[calm], own[0].size).reshape(own[0].shape)
-        longer = np.clip(own - usual, 0.0, held[part.rows])
-        held[part.rows[there]] = longer[there]
-    return held
+        more[part.rows[there]] = (own - usual)[there]
+    return more
 
 
 def _common_steps(trace: Trace) -> tuple[Array, Array]:
