@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.graph.structure import by_step_and_lane
 from evenstep.diagnose.measure import transfers
 from evenstep.diagnose.measure.grid import step_grid
 from evenstep.diagnose.measure.hosts import ports
@@ -106,3 +107,35 @@ def test_a_rank_that_computes_longer_as_it_receives_more_has_a_hot_expert(phase,
     assert finding.where.ranks == [1]
     assert ("hot expert: rank 1 (node node0) receives 2 times the mean" in finding.cause) == hot
     assert ("hot expert" in finding.options[0].action) == hot
+
+
+@pytest.fixture
+def unequal(tmp_path):
+    """Hosts launch a whole step as it begins. In turns, one of two devices receives 3 ms longer
+    than the other, and both update after an all-reduce that the last of them enters."""
+    for rank in (0, 1):
+        profile = Profile(rank, 2)
+        for step, begin in enumerate(range(0, 12 * 11_400, 11_400)):
+            fuller = step % 2 == rank
+            got, reduced = begin + 4_500 + 3_000 * fuller, begin + 10_000
+            profile.step(step, begin, 11_400)
+            profile.kernel("gemm", begin + 1, begin + 3, 3_997)
+            elements = 1_000 + 6_000 * fuller
+            took = got - begin - 4_000
+            profile.collective(begin + 20, begin + 4_000, took, "all_to_allv", elements)
+            profile.kernel("expert", begin + 40, got, 2_000)
+            profile.collective(begin + 50, got + 2_000, reduced - got - 2_000)
+            profile.kernel("update", begin + 70, reduced, 1_400)
+        profile.write(tmp_path / f"rank-{rank}.json")
+    return open_trace([tmp_path])
+
+
+def test_devices_wait_for_an_all_to_all_that_brings_them_more_and_not_for_launches(unequal):
+    assert "runtime_jitter" not in {finding.mode for finding in diagnose(unequal).findings}
+
+
+def test_clocks_of_devices_are_not_told_by_ends_of_all_to_alls(unequal):
+    """A device works 4 ms, 2 ms and 1.4 ms, and receives 3 ms longer in every other step."""
+    graph = step_grid(unequal).graph
+    work = by_step_and_lane(graph, graph.own_ns)[1:-1] / MS
+    assert work == pytest.approx(np.array([[7.4, 10.4], [10.4, 7.4]] * 5), abs=0.01)

@@ -30,7 +30,7 @@ from evenstep.diagnose.graph.structure import (
 from evenstep.diagnose.levels import LOW, NEARLY_ALL
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Array, Columns, begins, largest_of, running_maximum, smallest_of
-from evenstep.trace.spool.layout import Kind, Phase
+from evenstep.trace.spool.layout import Kind, Op, Phase
 from evenstep.trace.trace import COMPUTE, Trace
 
 BUSY = (Phase.INPUT, Phase.CHECKPOINT, Phase.EVALUATION)  # phases with work of hosts alone
@@ -53,7 +53,8 @@ def graph(trace: Trace, clocks: Clocks, steps: Array, ranks: Array) -> Graph:
         clock = _clocks_read(trace, clocks, ranks)
         issued = ~np.isin(ranks, entered_on_device(trace))
         rows = streams.with_kernels(found.rows, found.operations)
-        rows, ahead = _align(_with_phase(trace, clocks, ranks, rows), issued, clock)
+        apart = found.operations.op == int(Op.ALL_TO_ALL)  # one may receive more than another
+        rows, ahead = _align(_with_phase(trace, clocks, ranks, rows), issued, clock, apart)
         found = found._replace(rows=rows)
     rows = found.rows
     nobody = np.bincount(rows.operation, rows.decides) == 0  # of those present: then all do
@@ -138,12 +139,15 @@ def _with_phase(trace: Trace, clocks: Clocks, ranks: Array, rows: Columns) -> Co
     return rows.with_column("backward", until > since)
 
 
-def _align(rows: Columns, issued: Array, clock: Array) -> tuple[Columns, Ahead]:
+def _align(
+    rows: Columns, issued: Array, clock: Array, apart: Array
+) -> tuple[Columns, Ahead]:
     """Entries with those of devices on the time of the first hosts' clock, and by how much each
     lane's host is ahead of that. `clock` numbers the clock that each lane's host reads, `issued`
-    says whether it is known when that host issued what its device does."""
+    says whether it is known when that host issued what its device does; `apart`, of each operation,
+    whether its members may end one after another."""
     lanes, chosen = len(issued), np.flatnonzero(rows.on_device)
-    moved = streams.on_one_clock(rows.select(chosen), lanes)
+    moved = streams.on_one_clock(rows.select(chosen), lanes, apart)
     number = clock[moved.lane]
     lines = {int(one): streams.issue_line(moved.select(number == one)) for one in np.unique(number)}
     first = lines[min(lines)]

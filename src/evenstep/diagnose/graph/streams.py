@@ -45,11 +45,12 @@ def with_kernels(rows: Columns, operations: Columns) -> Columns:
     return rows.with_column("kernel", kernel)
 
 
-def on_one_clock(rows: Columns, lanes: int) -> Columns:
+def on_one_clock(rows: Columns, lanes: int, apart: Array) -> Columns:
     """The entries of devices with their times on the clock of the first lane that has any.
 
-    `rows` as in `Entries.rows`, all on devices. A kernel that carries several messages ends with
-    the last of them, so its end is used only where a lane has no other; and what else is known of
+    `rows` as in `Entries.rows`, all on devices. Members of operations in `apart` (bool, of each)
+    may end one after another, and a kernel that carries several messages ends with the last of
+    them, so their ends are used only where a lane has no other; and what else is known of
     an operation, where it has none at all: members that need not wait for all, or need not be
     waited for, end it on their own. Lanes that share no operation with those aligned so far keep a
     clock of their own.
@@ -62,8 +63,10 @@ def on_one_clock(rows: Columns, lanes: int) -> Columns:
     edges = np.searchsorted(rows.lane[order], np.arange(lanes + 1))
     mine = [order[a:b] for a, b in pairwise(edges)]
     kernel = rows.kernel
+    single = seen & (np.bincount(kernel)[kernel] == 1)
     tries = (
-        (ends[0], seen & (np.bincount(kernel)[kernel] == 1)),
+        (ends[0], single & ~apart[rows.operation]),
+        (ends[0], single),
         (ends[0], seen),
         (ends[1], order >= 0),
     )

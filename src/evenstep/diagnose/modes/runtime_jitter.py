@@ -475,8 +475,8 @@ def _late_hosts(case: Case, lanes: Array) -> list[Finding]:
 
 def _unrecorded_ns(case: Case) -> Array:
     """Each row's own time without recorded compute of its device, outside of few slow steps, and
-    that no record explains."""
-    records, seen = case.grid.records, slow_together(case)
+    that no record explains, nor what it waits for: an all-to-all ends later where it brings more."""
+    records, seen, graph = case.grid.records, slow_together(case), case.costs.graph
     spans, phases = records.of_kind(Kind.SPAN), records.of_kind(Kind.PHASE)
     known = [
         spans.select((spans.flags & int(Flag.ON_DEVICE)) != 0),
@@ -484,7 +484,10 @@ def _unrecorded_ns(case: Case) -> Array:
         records.of_kind(Kind.PAUSE),
     ]
     busy = np.sum([during(case.grid, rows) for rows in known], axis=0)
-    free_ns = np.maximum(case.costs.graph.own_ns - busy, 0.0)
+    until = np.where(graph.rows.wait >= 0, graph.rows.until_ns, 0) * graph.device[graph.rows.lane]
+    until = np.append(0, until[:-1]) * (np.diff(graph.rows.lane, prepend=-1) == 0)
+    in_flight = np.maximum(until - (graph.rows.at_ns - graph.own_ns), 0.0)
+    free_ns = np.maximum(graph.own_ns - busy - in_flight, 0.0)
     if seen is not None and seen.peak is None:
-        free_ns *= ~np.isin(case.costs.graph.rows.step, case.grid.steps[seen.slow])
+        free_ns *= ~np.isin(graph.rows.step, case.grid.steps[seen.slow])
     return np.asarray(free_ns)
