@@ -31,7 +31,7 @@ from evenstep.diagnose.modes.synchronization import of_slow_steps, slow_together
 from evenstep.diagnose.sentences import say
 from evenstep.statistics.interval import Estimate, Share, share_of
 from evenstep.trace.columns import Array, begins, positions_by_key, running_maximum
-from evenstep.trace.spool.layout import Flag, Kind, Phase
+from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from evenstep.words import plural
 
 RETRIES = "allocator.retries_count"
@@ -484,9 +484,11 @@ def _unrecorded_ns(case: Case) -> Array:
         records.of_kind(Kind.PAUSE),
     ]
     busy = np.sum([during(case.grid, rows) for rows in known], axis=0)
-    until = np.where(graph.rows.wait >= 0, graph.rows.until_ns, 0) * graph.device[graph.rows.lane]
-    until = np.append(0, until[:-1]) * (np.diff(graph.rows.lane, prepend=-1) == 0)
-    in_flight = np.maximum(until - (graph.rows.at_ns - graph.own_ns), 0.0)
+    table, waits = graph.operations, graph.rows.wait
+    until = np.where(np.append(table.op, -1)[waits] == int(Op.ALL_TO_ALL), graph.rows.until_ns, 0)
+    in_flight = np.maximum(until - np.append(table.over_ns, 0)[waits], 0) * (until > 0)
+    follows = (np.diff(graph.rows.lane, prepend=-1) == 0) & ~graph.rows.hidden
+    in_flight = np.append(0, in_flight[:-1]) * (follows & graph.device[graph.rows.lane])
     free_ns = np.maximum(graph.own_ns - busy - in_flight, 0.0)
     if seen is not None and seen.peak is None:
         free_ns *= ~np.isin(graph.rows.step, case.grid.steps[seen.slow])
