@@ -224,9 +224,7 @@ def test_what_devices_have_yet_to_do_as_an_evaluation_begins_is_no_part_of_it():
         for rank in range(2):
             run.step(rank, step, issued - 0.2, issued + 0.2)
             if evaluates:
-                run.record(
-                    rank, Kind.PHASE, step, issued + 0.1, over + 2, op=int(Phase.EVALUATION)
-                )
+                run.record(rank, Kind.PHASE, step, issued + 0.1, over + 2, op=int(Phase.EVALUATION))
             stamps = {"device_enter_ns": over - 1, "device_exit_ns": over}
             run.collective(
                 rank, step, step, issued, over, flags=Flag.ASYNC | Flag.ON_DEVICE, device=0,

@@ -53,7 +53,7 @@ def graph(trace: Trace, clocks: Clocks, steps: Array, ranks: Array) -> Graph:
         clock = _clocks_read(trace, clocks, ranks)
         issued = ~np.isin(ranks, entered_on_device(trace))
         rows = streams.with_kernels(found.rows, found.operations)
-        apart = found.operations.op == int(Op.ALL_TO_ALL)  # one may receive more than another
+        apart = np.flatnonzero(found.operations.op == int(Op.ALL_TO_ALL))
         rows, ahead = _align(_with_phase(trace, clocks, ranks, rows), issued, clock, apart)
         found = found._replace(rows=rows)
     rows = found.rows
@@ -139,13 +139,11 @@ def _with_phase(trace: Trace, clocks: Clocks, ranks: Array, rows: Columns) -> Co
     return rows.with_column("backward", until > since)
 
 
-def _align(
-    rows: Columns, issued: Array, clock: Array, apart: Array
-) -> tuple[Columns, Ahead]:
+def _align(rows: Columns, issued: Array, clock: Array, apart: Array) -> tuple[Columns, Ahead]:
     """Entries with those of devices on the time of the first hosts' clock, and by how much each
     lane's host is ahead of that. `clock` numbers the clock that each lane's host reads, `issued`
-    says whether it is known when that host issued what its device does; `apart`, of each operation,
-    whether its members may end one after another."""
+    says whether it is known when that host issued what its device does; `apart` are
+    operations whose members may end one after another, as one receives more."""
     lanes, chosen = len(issued), np.flatnonzero(rows.on_device)
     moved = streams.on_one_clock(rows.select(chosen), lanes, apart)
     number = clock[moved.lane]

@@ -45,10 +45,10 @@ def with_kernels(rows: Columns, operations: Columns) -> Columns:
     return rows.with_column("kernel", kernel)
 
 
-def on_one_clock(rows: Columns, lanes: int, apart: Array) -> Columns:
+def on_one_clock(rows: Columns, lanes: int, apart: Array | tuple[()] = ()) -> Columns:
     """The entries of devices with their times on the clock of the first lane that has any.
 
-    `rows` as in `Entries.rows`, all on devices. Members of operations in `apart` (bool, of each)
+    `rows` as in `Entries.rows`, all on devices. Members of operations in `apart` (numbers)
     may end one after another, and a kernel that carries several messages ends with the last of
     them, so their ends are used only where a lane has no other; and what else is known of
     an operation, where it has none at all: members that need not wait for all, or need not be
@@ -65,7 +65,7 @@ def on_one_clock(rows: Columns, lanes: int, apart: Array) -> Columns:
     kernel = rows.kernel
     single = seen & (np.bincount(kernel)[kernel] == 1)
     tries = (
-        (ends[0], single & ~apart[rows.operation]),
+        (ends[0], single & ~np.isin(rows.operation, apart)),
         (ends[0], single),
         (ends[0], seen),
         (ends[1], order >= 0),

@@ -475,7 +475,7 @@ def _late_hosts(case: Case, lanes: Array) -> list[Finding]:
 
 def _unrecorded_ns(case: Case) -> Array:
     """Each row's own time without recorded compute of its device, outside of few slow steps, and
-    that no record explains, nor what it waits for: an all-to-all ends later where it brings more."""
+    that no record explains, nor an all-to-all, which ends later where it brings more."""
     records, seen, graph = case.grid.records, slow_together(case), case.costs.graph
     spans, phases = records.of_kind(Kind.SPAN), records.of_kind(Kind.PHASE)
     known = [
