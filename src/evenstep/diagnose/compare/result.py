@@ -161,6 +161,10 @@ def _cause(finding: Finding) -> str:
     return finding.title.removesuffix(place_of(finding.where, finding.when))
 
 
+def _place(finding: Finding) -> str:
+    return place_of(finding.where, finding.when).removeprefix(" on ").lstrip(", ") or "nowhere"
+
+
 def _pair(before: Finding | None, after: Finding | None) -> Changed:
     seen = after or before
     assert seen is not None
@@ -169,10 +173,11 @@ def _pair(before: Finding | None, after: Finding | None) -> Changed:
     half = hypot(first_half, second_half)
     low, high = difference - half, difference + half
     verdict = NO_EVIDENCE if low <= 0 <= high else WORSE if low > 0 else BETTER
-    moved = before is not None and before.title != seen.title  # its share is not of this place
+    moved = before is not None and before.title != seen.title
+    places = " → ".join(_place(one) for one in (before, seen) if one)  # its share is of both
     return Changed(
-        mode=seen.mode, title=_cause(seen) if moved else seen.title, ranks=tuple(seen.where.ranks),
-        nodes=tuple(seen.where.nodes),
+        mode=seen.mode, title=f"{places}: {_cause(seen)}" if moved else seen.title,
+        ranks=tuple(seen.where.ranks), nodes=tuple(seen.where.nodes),
         change="gone" if after is None else "new" if before is None else "kept", baseline=first,
         value=second, difference=difference, low=max(low, -1.0), high=min(high, 1.0),
         verdict=verdict,
