@@ -162,6 +162,7 @@ def _cause(finding: Finding) -> str:
 
 
 def _place(finding: Finding) -> str:
+    """The culprits of a finding in a few words: `rank 2`."""
     return place_of(finding.where, finding.when).removeprefix(" on ").lstrip(", ") or "nowhere"
 
 

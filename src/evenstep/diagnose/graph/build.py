@@ -53,8 +53,8 @@ def graph(trace: Trace, clocks: Clocks, steps: Array, ranks: Array) -> Graph:
         clock = _clocks_read(trace, clocks, ranks)
         issued = ~np.isin(ranks, entered_on_device(trace))
         rows = streams.with_kernels(found.rows, found.operations)
-        apart = np.flatnonzero(found.operations.op == int(Op.ALL_TO_ALL))
-        rows, ahead = _align(_with_phase(trace, clocks, ranks, rows), issued, clock, apart)
+        uneven = np.flatnonzero(found.operations.op == int(Op.ALL_TO_ALL))
+        rows, ahead = _align(_with_phase(trace, clocks, ranks, rows), issued, clock, uneven)
         found = found._replace(rows=rows)
     rows = found.rows
     nobody = np.bincount(rows.operation, rows.decides) == 0  # of those present: then all do
