@@ -104,7 +104,7 @@ BUDGET = {
     # line of a log, waits for data in it, tables of the Ascend profiler; any number with a step's
     # unit, times on lines of their own, numbers of samples, latencies;
     # when a profile's hosts issued calls, and were blocked
-    "trace": 5861,  # what facts of a spool must look like is checked where they are read;
+    "trace": 5862,  # what facts of a spool must look like is checked where they are read;
     # attempts without a trace are told;
     # which operations of a table follow which, and how it reduces, stands here for both; an event
     # table is a class of its own, in memory or on disk; whether a spool's process lives is one rule

@@ -65,7 +65,7 @@ class RankExits:
         self._folder = folder
         self._say = say
         self._first = first
-        self._next = first  # attempt whose ranks have not been seen
+        self._next = first  # the attempt that is expected next
         self._ranks: dict[int, _Rank] = {}  # by pidfd
         self._missed: list[_Rank] = []  # gone when they were found
         self._seen: set[Path] = set()
@@ -144,8 +144,8 @@ class RankExits:
         """Add ranks that have started; return whether there were any."""
         found = False
         for attempt in self._folder.attempts():
-            if attempt > self._next:
-                self._say(f"attempt {attempt - 1} ended before any of its ranks had attached")
+            for lost in range(self._next, attempt):
+                self._say(f"attempt {lost} ended before any of its ranks had attached")
             self._next = max(self._next, attempt + 1)
             for path in set(self._folder.spools(attempt)) - self._seen:
                 identity = header(path)

@@ -66,7 +66,7 @@ def examine(
     log: Path | None = None,
 ) -> Examination:
     """Make all checks and add those in `also`; `matrix` (`nvidia-smi topo -m`), `tree` (lstopo) and
-    `log` (NCCL) may be of another machine. Raises `UsageError` for an unusable file."""
+    `log` (NCCL) may be of another machine. `UsageError` for an unusable one, a log `TraceError`."""
     found: list[Check] = list(also)
     seen: list[topology.Topology] = []
     if matrix is not None:

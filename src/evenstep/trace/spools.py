@@ -17,6 +17,7 @@ from evenstep.trace import reader
 from evenstep.trace.columns import Array
 from evenstep.trace.cores import iterate_on_cores
 from evenstep.trace.pack import SUFFIX, Extent, extents
+from evenstep.trace.ranks import format_ranks
 from evenstep.trace.reports import report_file
 from evenstep.trace.spool import layout
 from evenstep.trace.spool.folder import is_closed, read_facts
@@ -165,9 +166,9 @@ def _spool_files(root: Path, attempt: int | None) -> tuple[list[Extent], int, li
     found, limits = spools_in(folders[number])
     if len(folders) > 1:
         limits.append(f"the run has {len(folders)} attempts; this is attempt {number}")
-    if lost := [str(each) for each in range(max(folders)) if each not in folders]:
-        which = f"{'attempts' if len(lost) > 1 else 'attempt'} {', '.join(lost)}"
-        limits.append(f"{which} left no trace here: no rank had attached when it ended")
+    if lost := [each for each in range(min(folders), max(folders)) if each not in folders]:
+        which = f"{'attempts' if len(lost) > 1 else 'attempt'} {format_ranks(lost)}"
+        limits.append(f"{which} left no trace here: no rank attached, or it lies elsewhere")
     return found, number, limits
 
 
