@@ -116,6 +116,23 @@ def test_a_step_that_raised_keeps_neither_its_frame_nor_its_optimizer_alive(step
     assert steps() == 1
 
 
+def test_buckets_that_were_awaited_in_their_broadcast_are_no_wait_after_it(
+    hooks_of, recorder, monkeypatch
+):
+    """`Work.wait` sets the word for the newest collective to 0, which no wait begins at."""
+
+    def awaited():
+        recorder.words[Word.LAST_ENTRY] = 0
+
+    monkeypatch.setattr(torch.distributed, "_broadcast_coalesced", awaited)
+    hooks_of(lambda *_: None)
+    waits = []
+    monkeypatch.setattr(recorder, "host_waited", lambda *times, **_: waits.append(times))
+    recorder.words[Word.LAST_ENTRY] = 5
+    torch.distributed._broadcast_coalesced()
+    assert waits == []
+
+
 def test_another_optimizer_inside_a_step_ends_none(steps):
     outer, inner = optimizer(torch.optim.SGD), optimizer(torch.optim.SGD)
     outer.step(lambda: inner.step())

@@ -208,7 +208,7 @@ class PhaseHooks:
         """DDP has broadcast its module's buffers: without `Work.wait`, it has waited for the last
         bucket since it was issued."""
         entry_ns = self._words[_LAST_ENTRY]
-        if entry_ns != self._entry_before_ns:
+        if entry_ns > self._entry_before_ns:
             self._recorder.host_waited(entry_ns, monotonic_ns(), ident=self._ident)
 
     def _train_in(self, args: tuple[Any, ...]) -> None:
