@@ -76,7 +76,7 @@ def examine(
         seen.append(layout)
         found += links
     if log is not None:
-        found += nccl_log.checks(nccl_log.load(log), str(log), host)
+        found += nccl_log.checks(log, host)
     for name, checks in ROOMS.items():
         try:
             found.extend(checks(host))  # those before a driver fails stay

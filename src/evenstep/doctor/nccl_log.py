@@ -10,6 +10,7 @@ from typing import Any
 from evenstep.doctor import variables
 from evenstep.doctor.check import Check, fine, or_ok, skip, wrong
 from evenstep.doctor.host import Host
+from evenstep.importers.compression import read_head
 from evenstep.importers.content import SourceFile
 from evenstep.importers.nccl import debug as nccl_debug
 from evenstep.words import some
@@ -17,13 +18,10 @@ from evenstep.words import some
 _MOST_WARNINGS = 5
 
 
-def load(path: Path) -> dict[str, Any]:
-    """Read the facts in a log. Raises `TraceError` where it cannot be, or has no line of NCCL."""
-    facts: dict[str, Any] = nccl_debug.read([SourceFile(path, b"")])["nccl"]
-    return facts
-
-
-def checks(facts: Mapping[str, Any], place: str, host: Host) -> Iterator[Check]:
+def checks(path: Path, host: Host) -> Iterator[Check]:
+    """Check what a log tells. Raises `TraceError` where it cannot be read, or has no line of
+    NCCL."""
+    facts, place = nccl_debug.read([SourceFile(path, read_head(path))])["nccl"], str(path)
     yield _network(facts, place)
     yield _direct(facts, place)
     yield _check_within(facts, place)
