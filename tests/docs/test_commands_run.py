@@ -163,7 +163,7 @@ def serves(words, said):
     try:
         child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment())
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, before or signal.SIG_DFL)  # None: of a handler in C
     with child:
         try:
             line = child.stderr.readline()

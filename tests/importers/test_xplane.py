@@ -12,8 +12,8 @@ from evenstep.trace.spool.layout import DType, Kind, Op
 STEPS, DEVICES = 8, 4
 US = 1_000
 BEGAN_NS = 10**18
-#: What each device does in a step of 1,000 µs: from and to.
 MOVES = (Kind.COLLECTIVE, Kind.POINT_TO_POINT)
+#: What each device does in a step of 1,000 µs: from and to.
 RUNS = {"dot": (0, 500), "pairs": (500, 600), "all": (600, 700), "shift": (700, 750)}
 
 
