@@ -2,6 +2,7 @@
 
 import json
 import os
+import struct
 import tarfile
 import zlib
 from io import BytesIO
@@ -198,3 +199,27 @@ def test_a_pipe_is_no_file(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(EvenstepError, match="it is a pipe; save it as a file first"):
         compression.Stream(tmp_path / "pipe")
+
+
+def field(number, data):
+    """A length-delimited field of a message of fewer than 2**14 bytes."""
+    length = bytes([len(data) & 127 | 128, len(data) >> 7])
+    return bytes([number << 3 | 2]) + length + data
+
+
+def event(step, tag, value):
+    """A framed record as TensorBoard's `event.proto` has it."""
+    row = field(1, tag.encode()) + b"\x15" + struct.pack("<f", value)
+    record = b"\x09" + struct.pack("<d", step) + bytes([2 << 3, step]) + field(5, field(1, row))
+    return struct.pack("<QI", len(record), 0) + record + bytes(4)
+
+
+def test_metrics_that_tensorboard_holds_are_so_many(tmp_path, monkeypatch):
+    path = tmp_path / "events.out.tfevents.1.host"
+    path.write_bytes(b"".join(event(step, "t" * 500, 0.5) for step in range(3)))
+    for most, limits in ((3, 0), (2, 1)):
+        monkeypatch.setattr(tensorboard, "MOST_VALUES", most)
+        said: list[str] = []
+        assert [len(rows) for rows in tensorboard.scalars(path, said).values()] == [3]
+        assert len(said) == limits
+    assert list(tensorboard.scalars(path, [])) == ["t" * 400]

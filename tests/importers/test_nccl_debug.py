@@ -271,3 +271,28 @@ def test_trees_name_the_parent_of_each_rank_that_was_heard(heard):
     found = heard(trees.format(0, -1, 0, 2) + trees.format(2, 0, 2, -1))
     assert found["trees"] == {"0": [-1, None, 0], "1": [2, None, -1]}
     assert found["channels"] == 2
+
+
+def test_a_long_warning_counts_again_though_no_other_is_taken_any_more(heard, monkeypatch):
+    monkeypatch.setattr(nccl_debug, "MOST_WARNINGS", 1)
+    line = f"gpu01:1:1 [0] NCCL WARN {'x' * 500}\n"
+    other = "gpu01:1:1 [0] NCCL WARN another\n"
+    assert heard(line + other + line)["warnings"] == [{"text": "x" * 400, "times": 2}]
+
+
+@pytest.mark.parametrize("text", ["00x", "7", "12"])
+def test_an_algorithm_of_no_known_number_keeps_what_was_printed(heard, text):
+    found = heard(f"gpu01:1:1 [0] NCCL INFO 8 Bytes -> Algo {text} proto {text} time 1\n")
+    assert [(one["algorithm"], one["protocol"]) for one in found["choices"]] == [(text, text)]
+
+
+def test_what_a_log_sets_and_names_is_kept_up_to_a_length(heard):
+    log = [
+        "gpu01:1:1 [0] NCCL INFO NCCL_A set by environment to " + "v" * 500,
+        f"gpu01:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] [send] via NET/IB/{'n' * 500}",
+        "gpu01:1:1 [0] NCCL INFO comm 0x1 rank 0 nranks 2 cudaDev 12345678 commId 0xa - Init",
+    ]
+    found = heard("\n".join(log) + "\n")
+    assert found["environment"] == {"NCCL_A": "v" * 400}
+    assert found["ranks"]["0"]["nics"] == ["n" * 400]
+    assert found["ranks"]["0"]["gpu"] == 123456

@@ -105,7 +105,7 @@ def test_definitions_are_told_by_their_names_and_the_last_of_a_number_counts():
     said = archive._Definitions()
     said.clock(None, 7, 0, 0)
     said.clock(None, 1_000_000, 0, 0)
-    for number, text in enumerate(["", "node", "Master", "WORLD", "PAIR", "x" * 300]):
+    for number, text in enumerate(["", "node", "Master", "WORLD", "PAIR", "x" * 500]):
         said.string(None, number, text)
     said.process(None, 50, 1, 0, 0)
     said.location(None, 100, 2, None, 9, 50)
@@ -120,7 +120,7 @@ def test_definitions_are_told_by_their_names_and_the_last_of_a_number_counts():
     said.communicator(None, 12, 98, 97, 0)
     assert said.said() == {
         "ticks_per_s": 1_000_000,
-        "locations": {100: ("Master", 50), 200: ("x" * 256, 50), 300: ("", 51)},
+        "locations": {100: ("Master", 50), 200: ("x" * 400, 50), 300: ("", 51)},
         "processes": {50: "node"},
         "communicators": {10: ("WORLD", [200, 100]), 11: ("PAIR", [100]), 12: ("", [])},
     }  # fmt: skip

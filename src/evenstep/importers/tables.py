@@ -17,7 +17,7 @@ import numpy as np
 
 from evenstep.errors import TraceError
 from evenstep.importers.compression import GZIP, ZSTANDARD
-from evenstep.importers.content import MOST_CONTAINERS, SourceFile, content, lines
+from evenstep.importers.content import LONGEST_TEXT, MOST_CONTAINERS, SourceFile, content, lines
 from evenstep.importers.json_rows import rows
 from evenstep.trace.columns import Array
 from evenstep.trace.spool.files import read_toml
@@ -263,7 +263,7 @@ def _of_json(file: TableFile, wanted: Mapping[str, str], limits: list[str]) -> d
             continue
         for name, column in found.items():
             values = (row.get(name) for row in told)
-            column += [one[:256] if isinstance(one, str) else str(one)
+            column += [one[:LONGEST_TEXT] if isinstance(one, str) else str(one)
                        if isinstance(one, int | float) else None for one in values]  # fmt: skip
     if wrong:
         limits.append(f"{file.path}: {wrong} lines that are not JSON objects were left out")

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import content, parsed_json
+from evenstep.importers.content import LONGEST_TEXT, content, parsed_json
 from evenstep.importers.file_ranks import rank_of
 from evenstep.importers.flight_recorder.entries import Entry, entry, fold_coalesced
 from evenstep.importers.flight_recorder.restricted_pickle import loads
@@ -83,12 +83,12 @@ def read_dump(path: Path, taken: Mapping[int, Dump], named: Mapping[Path, int]) 
         rank = _other_rank(path, config, taken, limits)
     if rank in taken:
         raise TraceError(f"{path} is a second dump of rank {rank}, besides {taken[rank].path}")
-    version = str(value.get("version", ""))[:40]
+    version = str(value.get("version", ""))[:LONGEST_TEXT]
     if not version.startswith("2."):
         limits.append(f"{path} has format version {version!r}; it was read as 2.x")
     dump = Dump(
         path=path, rank=rank, version=version,
-        library=str(value.get("comm_lib_version", value.get("nccl_version", "")))[:40],
+        library=str(value.get("comm_lib_version", value.get("nccl_version", "")))[:LONGEST_TEXT],
         config=config, reached=_last_issued(value.get("pg_status"), entries), entries=entries,
         written_ns=0, limits=limits,
     )  # fmt: skip

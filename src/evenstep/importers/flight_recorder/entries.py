@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from evenstep.importers.content import LONGEST_TEXT
 from evenstep.importers.draft import LATEST_NS, MOST_BYTES
 from evenstep.importers.kineto.names import MESSAGES, element_type, operation
 from evenstep.trace.spool.layout import DType, Op
@@ -23,7 +24,6 @@ from evenstep.trace.spool.layout import DType, Op
 _PEERS = re.compile(r"\d\s*(?:->|<-)\s*(\d{1,9})")
 _COALESCED = "coalesced"
 LONGEST_MS = LATEST_NS / 1e6 / 65_536  # of an operation: all of a ring's together are a time
-_LONGEST_NAME = 200
 Whole = Annotated[int, msgspec.Meta(ge=0, lt=LATEST_NS)]
 Shape = Annotated[
     list[Annotated[int, msgspec.Meta(ge=0, lt=MOST_BYTES)]], msgspec.Meta(max_length=64)
@@ -87,7 +87,7 @@ class _Raw(msgspec.Struct):
 def entry(raw: Any) -> Entry:
     """Parse an entry of a dump. Raises ValidationError of an invalid field."""
     said = msgspec.convert(raw, _Raw)
-    backend, _, name = said.profiling_name[:_LONGEST_NAME].rpartition(":")
+    backend, _, name = said.profiling_name[:LONGEST_TEXT].rpartition(":")
     op = operation(name) or Op.OTHER
     message = said.is_p2p is True or op in MESSAGES
     sequence = said.p2p_seq_id if message else said.collective_seq_id
@@ -100,11 +100,11 @@ def entry(raw: Any) -> Entry:
     done = completed > 0 or said.state == "completed" or (retired and backend == "gloo")
     in_bytes, dtype = _tensors(said.input_sizes, said.input_dtypes)
     out_bytes, out_dtype = _tensors(said.output_sizes, said.output_dtypes)
-    pg = str(said.pg_id)[:_LONGEST_NAME]
+    pg = str(said.pg_id)[:LONGEST_TEXT]
     title, description = said.process_group
     peer = _PEERS.search(name)  # as a rank within the group: "send 0->1" has 1
     return Entry(
-        record=said.record_id, group=(title[:_LONGEST_NAME], description[:_LONGEST_NAME]), pg=pg,
+        record=said.record_id, group=(title[:LONGEST_TEXT], description[:LONGEST_TEXT]), pg=pg,
         sequence=sequence, message=message, op=op, backend=backend,
         closes=name.lower().endswith(_COALESCED), peer=int(peer[1]) if peer else -1,
         bytes_in=in_bytes, bytes_out=out_bytes,
@@ -153,7 +153,7 @@ def _merge(launch: list[Entry]) -> list[Entry]:
 def _tensors(shapes: list[list[int]] | None, types: list[Any] | None) -> tuple[int, DType]:
     """Bytes of all tensors of a side, and the element type of the first."""
     shapes, types = shapes or [], types or []
-    known = [element_type(str(name)[:40]) for name in types[: len(shapes)]]
+    known = [element_type(str(name)[:LONGEST_TEXT]) for name in types[: len(shapes)]]
     widths = [size for _, size in known] + [known[-1][1] if known else 4] * len(shapes)
     total = sum(math.prod(shape) * width for shape, width in zip(shapes, widths, strict=False))
     if total > MOST_BYTES:
@@ -170,5 +170,5 @@ def _site(frames: Any) -> str:
             return ""
         file, name, line = frame.get("filename"), frame.get("name"), frame.get("line")
         if isinstance(file, str) and "torch/" not in file.replace("\\", "/"):
-            return f"{str(name)[:80]} ({PurePath(file).name[:80]}:{str(line)[:12]})"
+            return f"{name} ({PurePath(file).name}:{line})"[:LONGEST_TEXT]
     return ""

@@ -13,7 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import CompanionFormat, SourceFile, TextLine, beginning, lines
+from evenstep.importers.content import (
+    LONGEST_TEXT,
+    CompanionFormat,
+    SourceFile,
+    TextLine,
+    beginning,
+    lines,
+)
 from evenstep.importers.nccl.tests import from_lines
 from evenstep.trace.ranks import MOST_MEMBERS, MOST_RANKS
 
@@ -29,11 +36,12 @@ _LINE = re.compile(
 )
 _VERSION = re.compile(r"\b([NR]CCL) version ([\w.+\-]+)")
 _COMM = re.compile(
-    r"comm (0x[0-9a-f]+) rank (\d{1,7}) n[rR]anks (\d{1,7})(?: nNodes (\d+))?(?:.{0,80}? cudaDev "
-    r"(\d+))?(?:.{0,80}? busId ([0-9a-f]+))?(?:.{0,80}? commId (0x[0-9a-f]+))?"
+    r"comm (0x[0-9a-f]+) rank (\d{1,7}) n[rR]anks (\d{1,7})(?: nNodes (\d{1,7}))?"
+    r"(?:.{0,80}? cudaDev (\d{1,6}))?(?:.{0,80}? busId ([0-9a-f]+))?"
+    r"(?:.{0,80}? commId (0x[0-9a-f]+))?"
 )
 _RING = re.compile(r"Channel (\d{1,4})(?:/\d{1,4})? :((?:\s+\d{1,7})+)\s*$")
-_TREE = re.compile(r"\[(\d{1,4})\] -?\d+(?:/-?\d+)*->(\d{1,7})->(-?\d+)(?:/-?\d+)*")
+_TREE = re.compile(r"\[(\d{1,4})\] -?\d+(?:/-?\d+)*->(\d{1,7})->(-?\d{1,7})(?:/-?\d+)*")
 _LINK = re.compile(
     r"(?:Channel|Ring) (\d{1,4})(?:/\d+)? : (\d{1,7})(?:\[\w+\])? -> (\d{1,7})(?:\[\w+\])?"
     r"(?: \[(?P<way>send|receive)\])? via (?P<via>\S+)"
@@ -46,10 +54,11 @@ _NETWORK = re.compile(r"Using network (.{0,80})")
 _NIC = re.compile(r"\[\d+\](\S+)")
 _SET = re.compile(r"\b((?:[NR]CCL|HSA)_\w+) set by environment to (.*?)\.?$")
 _GDR = re.compile(r"GPU Direct RDMA (Enabled|Disabled)")
-_CHOICE = re.compile(r"(?:\b(\w{1,40}): )?\b(\d{1,18}) Bytes -> Algo (\w+) proto (\w+)")
+_CHOICE = re.compile(r"(?:\b(\w{1,40}): )?\b(\d{1,18}) Bytes -> Algo (\w{1,40}) proto (\w{1,40})")
 #: Numbers that older versions print instead of names (nccl's `ncclAlgoStr`, `ncclProtoStr`).
-_ALGORITHMS = ("Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT")
-_PROTOCOLS = ("LL", "LL128", "Simple")
+_ALGORITHMS = {"0": "Tree", "1": "Ring", "2": "CollNetDirect", "3": "CollNetChain", "4": "NVLS",
+               "5": "NVLSTree", "6": "PAT"}  # fmt: skip
+_PROTOCOLS = {"0": "LL", "1": "LL128", "2": "Simple"}
 
 _Process = tuple[str, str, str]  # host, pid, device
 
@@ -113,7 +122,7 @@ def _other_lines(log: _Log, source: SourceFile) -> Iterator[TextLine]:
             log.lines += 1
             _take(log, match)
             continue
-        if version := _VERSION.search(line.text[:200]):
+        if version := _VERSION.search(line.text[:LONGEST_TEXT]):
             log.version = log.version or version[2]
         yield line
 
@@ -123,8 +132,9 @@ def _take(log: _Log, match: re.Match[str]) -> None:
     process = match["host"], match["pid"], match["device"]
     text = match["text"]
     if match["level"] == "WARN":
-        if len(log.warnings) < MOST_WARNINGS or text in log.warnings:
-            log.warnings[text[:400]] += 1
+        shown = text[:LONGEST_TEXT]
+        if len(log.warnings) < MOST_WARNINGS or shown in log.warnings:
+            log.warnings[shown] += 1
         return
     for phrase, pattern, parser in _PARSERS:
         for found in pattern.finditer(text) if phrase in text else ():
@@ -145,7 +155,7 @@ def _single(log: _Log, _: _Process, match: re.Match[str]) -> None:
     elif match.re is _GDR:
         log.gdr[match[1]] += 1
     elif len(log.environment) < MOST_VARIABLES:
-        log.environment.setdefault(match[1], match[2][:200])
+        log.environment.setdefault(match[1], match[2][:LONGEST_TEXT])
 
 
 def _communicator(log: _Log, process: _Process, match: re.Match[str]) -> None:
@@ -163,11 +173,11 @@ def _communicator(log: _Log, process: _Process, match: re.Match[str]) -> None:
     log.current[process] = name
     described = communicator.ranks.setdefault(rank, {"host": process[0], "pid": int(process[1])})
     if match[5]:
-        described["gpu"] = int(match[5][:6])
+        described["gpu"] = int(match[5])
     if match[6]:
         described["bus_id"] = match[6]
     if match[4]:
-        communicator.nodes = int(match[4][:7])
+        communicator.nodes = int(match[4])
 
 
 def _ring(log: _Log, _: _Process, match: re.Match[str]) -> None:
@@ -177,7 +187,7 @@ def _ring(log: _Log, _: _Process, match: re.Match[str]) -> None:
 
 
 def _tree(log: _Log, _: _Process, match: re.Match[str]) -> None:
-    channel, rank, parent = int(match[1]), int(match[2]), int(match[3][:8])
+    channel, rank, parent = int(match[1]), int(match[2]), int(match[3])
     if channel < MOST_CHANNELS and rank < MOST_RANKS:
         log.trees.setdefault(channel, {}).setdefault(rank, parent)
 
@@ -189,7 +199,7 @@ def _link(log: _Log, _: _Process, match: re.Match[str]) -> None:
     if network:
         log.direct["GDRDMA" in parts] += 1
         if match["way"] == "send" and len(parts) > 2 and int(match[2]) < MOST_RANKS:
-            log.sends.setdefault(int(match[2]), set()).add(parts[2][:40])
+            log.sends.setdefault(int(match[2]), set()).add(parts[2][:LONGEST_TEXT])
 
 
 def _using(log: _Log, process: _Process, match: re.Match[str]) -> None:
@@ -199,15 +209,10 @@ def _using(log: _Log, process: _Process, match: re.Match[str]) -> None:
 
 
 def _choice(log: _Log, _: _Process, match: re.Match[str]) -> None:
-    names = _name_of(match[3], _ALGORITHMS), _name_of(match[4], _PROTOCOLS)
+    names = _ALGORITHMS.get(match[3], match[3]), _PROTOCOLS.get(match[4], match[4])
     choice = (match[1] or "", int(match[2]), *names)
     if choice in log.choices or len(log.choices) < MOST_CHOICES:
         log.choices[choice] += 1
-
-
-def _name_of(text: str, names: Sequence[str]) -> str:
-    """The name of a number; any other text stays, cut short."""
-    return names[int(text)] if text[:2].isdecimal() and int(text[:2]) < len(names) else text[:40]
 
 
 #: A phrase that is fast to search for, the pattern of its line, and the parser of a match.

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import SourceFile, TraceFormat, lines, usable
+from evenstep.importers.content import LONGEST_TEXT, SourceFile, TraceFormat, lines, usable
 from evenstep.importers.draft import LATEST_NS, Draft
 from evenstep.importers.file_ranks import absent
 from evenstep.importers.kineto.names import operation
@@ -132,14 +132,14 @@ def _record(log: _Log, value: Any, before: dict[str, Any]) -> bool:
              if isinstance(part := value.get(name), dict)]  # fmt: skip
     told = {name.removeprefix(f"{kind}_"): one for part in parts for name, one in part.items()}
     said = msgspec.convert(told, _Record, strict=False)
-    name = str(said.id)[:64]
+    name = str(said.id)[:LONGEST_TEXT]
     if said.rank >= said.n_ranks or log.sizes.setdefault(name, said.n_ranks) != said.n_ranks:
         known = f", which has {log.sizes[name]}" if name in log.sizes else ""
         raise msgspec.ValidationError(
             f"rank {said.rank} of {said.n_ranks} ranks in communicator {name}{known}"
         )
-    process = str(said.hostname)[:256], said.pid
-    op = operation(str(told.get(kind))[:40]) or Op.OTHER
+    process = str(said.hostname)[:LONGEST_TEXT], said.pid
+    op = operation(str(told.get(kind))[:LONGEST_TEXT]) or Op.OTHER
     numbers = log.series.setdefault((name, process, said.rank), array("q"))
     numbers.extend((*_times(said), said.sn, said.msg_size_bytes, int(op)))
     log.records += 1

@@ -21,6 +21,7 @@ from typing import Any
 
 from evenstep.errors import TraceError
 from evenstep.importers.content import (
+    LONGEST_TEXT,
     CompanionFormat,
     SourceFile,
     TextLine,
@@ -83,7 +84,7 @@ def recognises(source: SourceFile) -> bool:
     """Whether the head has a table of nccl-tests, or its JSON."""
     head = source.head
     if head.lstrip()[:1] == b"{":
-        known = _RCCL in head or PROBED in head[:1_000]
+        known = _RCCL in head or PROBED in head
         return known or (b'"nccl_version"' in head and b'"args"' in head)
     return re.search(rb"algbw\s+busbw", head) is not None or b"# nThread" in head
 
@@ -95,7 +96,7 @@ def read(sources: Sequence[SourceFile]) -> Mapping[str, Any]:
         if _RCCL in source.head:
             floors += from_rccl(lines(source.path), source.path.name)
         elif source.head.lstrip()[:1] == b"{":
-            floors += from_json(source.path, probed=PROBED in source.head[:1_000])
+            floors += from_json(source.path, probed=PROBED in source.head)
         else:
             floors += from_lines(lines(source.path), source.path.name)
     if not floors:
@@ -209,7 +210,7 @@ def from_rccl(text: Iterable[TextLine], file: str) -> Iterator[dict[str, Any]]:
         row = unquoted(line.text)
         if isinstance(row, dict) and "algBw" in row:
             named = {str(_IN_JSON.get(name, name)): value for name, value in row.items()}
-            test = _Test(op=operation(str(row.get("name"))[:40]))
+            test = _Test(op=operation(str(row.get("name"))[:LONGEST_TEXT]))
             yield from _floor(test, named, bool(row.get("inPlace")), file)
 
 
@@ -229,12 +230,14 @@ def _describe(value: Mapping[str, Any]) -> _Test:
     """The program and the hosts of the run in a JSON file."""
     arguments, config = value.get("args"), value.get("config")
     named = arguments[0] if isinstance(arguments, list) and arguments else ""
-    test = _Test(op=_program(str(named)[:4096]))
+    test = _Test(op=_program(str(named)[:LONGEST_TEXT]))
     devices = config.get("devices") if isinstance(config, dict) else None
     for device in devices if isinstance(devices, list) else ():
         if isinstance(device, dict):
-            place = str(device.get("group", ""))[:40], str(device.get("rank"))[:40]
-            test.enter(*place, str(device.get("hostname"))[:256])
+            group, rank, host = (
+                str(device.get(name))[:LONGEST_TEXT] for name in ("group", "rank", "hostname")
+            )
+            test.enter(group, rank, host)
     return test
 
 
@@ -255,7 +258,7 @@ def _floor(
         "time_ns": round(1e3 * time_us), "algbw_gBps": algbw, "busbw_gBps": busbw,
         "ranks": test.ranks or max(whole(row.get("ranks")), 0) or None,
         "nodes": test.nodes or max(whole(row.get("nodes")), 0) or None,
-        "in_place": in_place, "dtype": str(row.get("type", ""))[:40],
+        "in_place": in_place, "dtype": str(row.get("type", ""))[:LONGEST_TEXT],
         "wrong": None if wrong is None else int(wrong), "file": file,
     }  # fmt: skip
 
@@ -263,7 +266,7 @@ def _floor(
 def _number(value: Any) -> float | None:
     """A finite number below `LARGEST`; None for "N/A", "nan" and everything else."""
     try:
-        number = float(value if isinstance(value, int | float) else str(value)[:40])
+        number = float(value if isinstance(value, int | float) else str(value)[:LONGEST_TEXT])
     except (ValueError, OverflowError):
         return None
     return number if math.isfinite(number) and abs(number) < LARGEST else None

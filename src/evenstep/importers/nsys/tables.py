@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import unquoted
+from evenstep.importers.content import LONGEST_TEXT, unquoted
 from evenstep.importers.draft import LATEST_NS
 from evenstep.importers.merging import append_window
 from evenstep.importers.nsys.database import MOST_ROWS, Names, open_database, pieces, tables_of
@@ -213,7 +213,7 @@ class _Reader:
         for rows in pieces(self.database, self.tables, SYSTEM, (), ("name", "value")):
             for name, value in rows:
                 if str(name).lower() == "hostname":
-                    return str(value)[:256]
+                    return str(value)[:LONGEST_TEXT]
         return ""
 
     def _began(self) -> int:

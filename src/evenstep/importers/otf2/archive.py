@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evenstep.errors import MissingExtra, TraceError
+from evenstep.importers.content import LONGEST_TEXT
 from evenstep.trace.columns import Columns
 
 MEMORY_BYTES = 8 << 30
@@ -82,7 +83,7 @@ class _Definitions:
         self.ticks_per_s = ticks_per_s
 
     def string(self, _: Any, number: int, text: str) -> None:
-        self.text[number] = text[:256]
+        self.text[number] = text[:LONGEST_TEXT]
 
     def process(self, _: Any, number: int, name: int, *__: Any) -> None:
         self.processes[number] = name

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from evenstep.errors import TraceError
 from evenstep.importers.compression import Stream
-from evenstep.importers.content import SourceFile, lines
+from evenstep.importers.content import LONGEST_TEXT, SourceFile, lines
 from evenstep.importers.protobuf import Schema
 
 LONGEST_RECORD = 1 << 28  # bytes: images and graphs are in these files, too
@@ -46,7 +46,7 @@ def scalars(path: Path, limits: list[str]) -> dict[str, list[tuple[int, float, f
             event = _EVENT.parse(record, path)
             for value in event.summary.value:
                 number = value.simple_value or next(iter(value.tensor.float_val), 0.0)
-                found.setdefault(value.tag[:256], []).append(
+                found.setdefault(value.tag[:LONGEST_TEXT], []).append(
                     (event.step, event.wall_time, float(number))
                 )
                 count += 1
