@@ -104,8 +104,8 @@ PACKAGES = {
         ("watch/*.py",),
         ("tests/report/test_live_run.py", "tests/report/test_live_spool.py",
          "tests/report/test_live_terminal.py", "tests/report/test_live_tree.py",
-         "tests/report/test_live_web.py", "tests/report/test_alerts.py", "tests/cli/test_watch.py",
-         "tests/cli/test_deaths.py"),
+         "tests/report/test_live_web.py", "tests/report/test_live_window.py",
+         "tests/report/test_alerts.py", "tests/cli/test_watch.py", "tests/cli/test_deaths.py"),
     ),
     "scenario": Package(
         ("scenario/**/*.py",),
