@@ -351,3 +351,20 @@ def test_numbers_are_read_however_they_are_printed():
     assert [nccl_tests._number(one) for one in ("0", 7, 2.5, " 1e3 ", "-1", 9e14)] == [
         0, 7, 2.5, 1000, -1, 9e14
     ]  # fmt: skip
+
+
+def test_ranks_of_groups_beside_each_other_are_those_of_one_group(floors):
+    device = "Pid 900 on node device 0 [0x01] NVIDIA GB200\n"
+    head = "".join(f"#  Rank {rank} Group {rank // 2} {device}" for rank in range(4))
+    assert floors(head + HEADER + ROW)[0]["ranks"] == 2
+    older = "".join(f"#  Rank {rank} {device}" for rank in (2, 3))  # whose beginning is missing
+    assert floors(older + HEADER + ROW)[0]["ranks"] == 4
+
+
+@pytest.mark.parametrize("value", ["9" * 400, "x", None, [1], "nan", "1e15", 10**400])
+def test_what_is_no_time_is_no_result(tmp_path, value):
+    path = tmp_path / "a.json"
+    row = {"size": 8, "out_of_place": {"time": value, "alg_bw": 1.0, "bus_bw": 1.0}}
+    for some, count in (([row], 0), ([row, {**row, "out_of_place": {"time": "7"}}], 1)):
+        path.write_text(json.dumps({"nccl_version": 1, "args": [], "results": some}))
+        assert len(nccl_tests.from_json(path, probed=False)) == count

@@ -56,7 +56,6 @@ _CONTROLS = bytes({*range(32)} - {*b"\b\t\n\f\r\x1b"})
 MOST_CONTROLS = 0.01  # share of a text's bytes, as of fixed fields that programs print with NULs
 SEARCHED_BYTES = 1 << 24  # of a text: before a log's steps go lines of NCCL, settings, weights
 LONGEST_LINE = 1 << 20  # bytes; the rest of a longer line is left out
-LONGEST_TEXT = 400  # characters of a name or a message that a file holds
 
 
 class TextLine(NamedTuple):

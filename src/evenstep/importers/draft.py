@@ -25,6 +25,7 @@ FIRST_NS = 7_200_000_000_000
 ORIGIN_NS = 1_000_000_000  # of one clock that begins with the trace
 LATEST_NS = 1 << 62  # a time beyond it is damage: 146 years
 MOST_BYTES = 1 << 62
+LONGEST_TEXT = 400  # characters of a name or a message that a file holds
 
 
 class Draft:

@@ -17,7 +17,8 @@ import numpy as np
 
 from evenstep.errors import TraceError
 from evenstep.importers.compression import GZIP, ZSTANDARD
-from evenstep.importers.content import LONGEST_TEXT, MOST_CONTAINERS, SourceFile, content, lines
+from evenstep.importers.content import MOST_CONTAINERS, SourceFile, content, lines
+from evenstep.importers.draft import LONGEST_TEXT
 from evenstep.importers.json_rows import rows
 from evenstep.trace.columns import Array
 from evenstep.trace.spool.files import read_toml

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import LONGEST_TEXT, content, parsed_json
+from evenstep.importers.content import content, parsed_json, whole
+from evenstep.importers.draft import LONGEST_TEXT
 from evenstep.importers.file_ranks import rank_of
 from evenstep.importers.flight_recorder.entries import Entry, entry, fold_coalesced
 from evenstep.importers.flight_recorder.restricted_pickle import loads
@@ -134,17 +135,15 @@ def _other_rank(
 
 
 def _last_issued(raw: Any, entries: Sequence[Entry]) -> dict[str, int]:
-    """The last collective issued in each group whose count is of collectives only.
+    """The last collective issued in each group that has any and whose count is of them only.
 
     gloo counts messages, too, and so do groups that have had any.
     """
     unusable = {item.pg for item in entries if item.message or item.backend == "gloo"}
     found: dict[str, int] = {}
     for key, last in _each(raw, "last_enqueued_collective"):
-        if isinstance(last, str) and last[:20].lstrip("-").isdecimal():
-            last = int(last[:20])
-        if type(last) is int and key not in unusable:
-            found[key] = last
+        if key not in unusable and (number := whole(last)) >= 0:
+            found[key] = number
     return found
 
 

@@ -16,8 +16,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from evenstep.importers.content import LONGEST_TEXT
-from evenstep.importers.draft import LATEST_NS, MOST_BYTES
+from evenstep.importers.draft import LATEST_NS, LONGEST_TEXT, MOST_BYTES
 from evenstep.importers.kineto.names import MESSAGES, element_type, operation
 from evenstep.trace.spool.layout import DType, Op
 

@@ -49,12 +49,10 @@ def place_calls(trace: Trace) -> tuple[Trace, str]:
     mine = events.select(rows)
     rank = np.searchsorted(np.array(list(trace.ranks)), mine["rank"])
     length = mine.device_exit_ns - mine.device_enter_ns
-    message = mine.kind == int(Kind.POINT_TO_POINT)
-    sends = mine.op == int(Op.SEND)
-    peers = np.where(message, mine.peer_or_root, -1)
-    own = np.where(message, mine["rank"].astype(np.int64), -1)
-    ring, first, second = in_rings(mine), np.where(sends, own, peers), np.where(sends, peers, own)
-    lane = key_numbers(mine.group, np.where(ring, -2 - rank, first), np.where(ring, sends, second))
+    ring, sends, peers = in_rings(mine), mine.op == int(Op.SEND), mine.peer_or_root
+    own = np.where(mine.kind == int(Kind.POINT_TO_POINT), mine["rank"].astype(np.int64), -1)
+    first, second = np.where(sends, [own, peers], [peers, own])
+    lane = key_numbers(mine.group, np.where(ring, own, first), np.where(ring, sends, second))
     call = key_numbers(lane, mine.group_seq)
     origin = int(mine.enter_ns.min())
     after, until = _bounds_of_ends(mine)
@@ -106,7 +104,7 @@ def _with_times(trace: Trace, rows: Array, placed: tuple[Array, Array, Array]) -
     first of all issued at `FIRST_NS`."""
     events, (begun, end, reached) = trace.events, placed
     base = int(events.enter_ns[rows].min()) - FIRST_NS
-    flags = events.flags[rows] & np.uint16(0xFFFF - int(Flag.EXIT_UPPER_BOUND))
+    flags = events.flags[rows] & ~np.uint16(Flag.EXIT_UPPER_BOUND)
     times = dict.fromkeys(("exit_ns", "device_exit_ns"), end)
     times |= {"enter_ns": reached, "device_enter_ns": begun}
     for name, values in times.items():

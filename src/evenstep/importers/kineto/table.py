@@ -79,10 +79,10 @@ def in_sequence(table: Columns) -> tuple[Columns, list[str]]:
 
 def _coalesce(table: Columns) -> Columns:
     """One row per rank, group and number: from the first entry to the last exit."""
+    if not len(table):
+        return table
     table = table.sorted_by("rank", "group", "group_seq", "enter_ns")
     run = key_numbers(table["rank"], table.group, table.group_seq)
-    if not len(run) or run[-1] == len(run) - 1:
-        return table
     first = np.flatnonzero(begins(run))
     many = np.diff(np.append(first, len(run))) > 1
     merged = table.select(first)

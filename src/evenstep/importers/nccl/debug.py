@@ -13,14 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import (
-    LONGEST_TEXT,
-    CompanionFormat,
-    SourceFile,
-    TextLine,
-    beginning,
-    lines,
-)
+from evenstep.importers.content import CompanionFormat, SourceFile, TextLine, beginning, lines
+from evenstep.importers.draft import LONGEST_TEXT
 from evenstep.importers.nccl.tests import from_lines
 from evenstep.trace.ranks import MOST_MEMBERS, MOST_RANKS
 
@@ -132,9 +126,9 @@ def _take(log: _Log, match: re.Match[str]) -> None:
     process = match["host"], match["pid"], match["device"]
     text = match["text"]
     if match["level"] == "WARN":
-        shown = text[:LONGEST_TEXT]
-        if len(log.warnings) < MOST_WARNINGS or shown in log.warnings:
-            log.warnings[shown] += 1
+        text = text[:LONGEST_TEXT]
+        if len(log.warnings) < MOST_WARNINGS or text in log.warnings:
+            log.warnings[text] += 1
         return
     for phrase, pattern, parser in _PARSERS:
         for found in pattern.finditer(text) if phrase in text else ():

@@ -21,8 +21,8 @@ import msgspec
 import numpy as np
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import LONGEST_TEXT, SourceFile, TraceFormat, lines, usable
-from evenstep.importers.draft import LATEST_NS, Draft
+from evenstep.importers.content import SourceFile, TraceFormat, lines, usable
+from evenstep.importers.draft import LATEST_NS, LONGEST_TEXT, Draft
 from evenstep.importers.file_ranks import absent
 from evenstep.importers.kineto.names import operation
 from evenstep.trace.ranks import MOST_RANKS

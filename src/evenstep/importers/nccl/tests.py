@@ -21,7 +21,6 @@ from typing import Any
 
 from evenstep.errors import TraceError
 from evenstep.importers.content import (
-    LONGEST_TEXT,
     CompanionFormat,
     SourceFile,
     TextLine,
@@ -31,6 +30,7 @@ from evenstep.importers.content import (
     unquoted,
     whole,
 )
+from evenstep.importers.draft import LONGEST_TEXT
 from evenstep.importers.kineto.names import operation
 from evenstep.trace.spool.layout import Op
 
@@ -234,10 +234,8 @@ def _describe(value: Mapping[str, Any]) -> _Test:
     devices = config.get("devices") if isinstance(config, dict) else None
     for device in devices if isinstance(devices, list) else ():
         if isinstance(device, dict):
-            group, rank, host = (
-                str(device.get(name))[:LONGEST_TEXT] for name in ("group", "rank", "hostname")
-            )
-            test.enter(group, rank, host)
+            said = [str(device.get(name))[:LONGEST_TEXT] for name in ("group", "rank", "hostname")]
+            test.enter(*said)
     return test
 
 

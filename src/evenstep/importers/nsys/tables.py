@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import LONGEST_TEXT, unquoted
-from evenstep.importers.draft import LATEST_NS
+from evenstep.importers.content import unquoted
+from evenstep.importers.draft import LATEST_NS, LONGEST_TEXT
 from evenstep.importers.merging import append_window
 from evenstep.importers.nsys.database import MOST_ROWS, Names, open_database, pieces, tables_of
 from evenstep.trace.columns import Array, Columns

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evenstep.errors import MissingExtra, TraceError
-from evenstep.importers.content import LONGEST_TEXT
+from evenstep.importers.draft import LONGEST_TEXT
 from evenstep.trace.columns import Columns
 
 MEMORY_BYTES = 8 << 30

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from evenstep.errors import TraceError
 from evenstep.importers.compression import Stream
-from evenstep.importers.content import LONGEST_TEXT, SourceFile, lines
+from evenstep.importers.content import SourceFile, lines
+from evenstep.importers.draft import LONGEST_TEXT
 from evenstep.importers.protobuf import Schema
 
 LONGEST_RECORD = 1 << 28  # bytes: images and graphs are in these files, too
