@@ -148,7 +148,7 @@ def test_a_pause_that_another_rank_s_hides_goes_with_it():
     stops = [
         during(grid, grid.records.of_kind(Kind.PAUSE), of) for of in (overlap, overlap_of_entries)
     ]
-    costs = Costs(grid.graph, {1: tuple(stops)})
+    costs = Costs(grid.graph, {1: (*stops, False)})
     late = by_step_and_lane(grid.graph, stops[0]) * 1.0
     assert (late / MS).sum(axis=0) == pytest.approx([20, 1], abs=0.1)
     assert saved(grid.graph, costs.relieved(1, late, np.zeros(2, bool), 0 * late)) == pytest.approx(
@@ -214,22 +214,27 @@ def test_what_devices_do_behind_an_evaluation_is_what_its_step_has_more():
     assert found == pytest.approx([0, 0, 0, 25] * 3, abs=0.6)
 
 
-def test_what_devices_have_yet_to_do_as_an_evaluation_begins_is_no_part_of_it():
+@pytest.mark.parametrize("alone", [False, True])
+def test_what_devices_have_yet_to_do_as_an_evaluation_begins_is_no_part_of_it(alone):
     """Hosts issue a step, 20 ms of a device, as the one before begins there; every fourth then
-    evaluates for 2 ms, and its host first waits for both."""
+    evaluates for 2 ms, or rank 0 `alone` does, and its host first waits for both, as the other."""
     run, over, before, evaluated = Run(2), 40.0, 20.0, 0.0
     for step in range(12):
         issued = over + evaluated + 0.5 if evaluated else before
         before, over, evaluates = over, over + evaluated + 20, step % 4 == 3
         for rank in range(2):
+            own = not (alone and rank)
             run.step(rank, step, issued - 0.2, issued + 0.2)
             if evaluates:
-                run.record(rank, Kind.PHASE, step, issued + 0.1, over + 2, op=int(Phase.EVALUATION))
-            stamps = {"device_enter_ns": over - 1, "device_exit_ns": over}
+                run.record(
+                    rank, Kind.PHASE, step, issued + 0.1, over + 2 * own, op=int(Phase.EVALUATION)
+                )
+            stamps = {"device_enter_ns": over - 1 - evaluated * (not own), "device_exit_ns": over}
             run.collective(
                 rank, step, step, issued, over, flags=Flag.ASYNC | Flag.ON_DEVICE, device=0,
                 **{name: round((ms + 1000 * (rank + 1)) * MS) for name, ms in stamps.items()},
             )  # fmt: skip
         evaluated = 2.0 * evaluates
-    found = step_grid(run.trace()).phase_ns[Phase.EVALUATION][:, 0] / MS
-    assert found == pytest.approx([0, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0], abs=0.1)
+    found = step_grid(run.trace()).phase_ns[Phase.EVALUATION] / MS
+    expected = np.array([0, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0])
+    assert found == pytest.approx(np.stack([expected, expected * (not alone)], axis=1), abs=0.1)

@@ -236,14 +236,16 @@ def _fill_streams(grid: StepGrid, trace: Trace, present: Array) -> None:
 def in_phase(grid: StepGrid, phase: Phase) -> Array:
     """Own time of each row of the graph in a phase; of a device that its host runs ahead of, what
     was issued in that phase. Who evaluates or saves may first wait for work that its device has yet
-    to do, which steps without have, too: of what lies in these, all rows have an equal part."""
+    to do, which steps without have, too: of what lies in these, rows count in proportion to what
+    all of their lane's together have more."""
     phases = grid.records.of_kind(Kind.PHASE)
     phases = phases.select((phases.op == int(phase)) & (phases.exit_ns > 0))
     lies = during(grid, phases)
     if phase in (Phase.EVALUATION, Phase.CHECKPOINT):
-        of_device = (lies > 0) & grid.graph.device[grid.graph.rows.lane]
-        more = float(_beyond_calm(grid.graph, lies)[of_device].sum())
-        lies = np.where(of_device, lies * np.clip(more / max(lies[of_device].sum(), 1), 0, 1), lies)
+        lane, device = grid.graph.rows.lane, grid.graph.device
+        more = np.where(lies > 0, _beyond_calm(grid.graph, lies), 0.0)
+        more, whole = (np.bincount(lane, each, len(device)) for each in (more, lies))
+        lies = lies * np.where(device, np.clip(more / np.maximum(whole, 1), 0, 1), 1.0)[lane]
     if phase not in (*_ISSUES, Phase.EVALUATION) or not grid.issuing.any():
         return lies
     rows, record = grid.graph.rows, phases["rank"].astype(np.int64) * 2**32
