@@ -7,6 +7,7 @@ import pytest
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.lateness.case import open_case
+from evenstep.diagnose.lateness.delays import Cause
 from evenstep.trace.spool.layout import Kind, Phase
 from evenstep.words import shorten
 from tests.diagnose.synthetic import MS, World
@@ -31,7 +32,9 @@ def test_the_rank_that_collects_is_the_culprit(style, worst):
     assert finding.severity == pytest.approx(world.injected_share(), rel=0.1)
 
 
-def test_a_bucket_that_the_pause_held_up_everywhere_is_no_slow_transfer():
+def held_up_everywhere():
+    """All ranks leave the bucket that is in flight in the pause as late as the one that collects,
+    in the trace of `collecting`, and what the pauses cost."""
     world = collecting(World(noise=0.005))
     trace = world.trace()
     events = trace.events
@@ -39,9 +42,22 @@ def test_a_bucket_that_the_pause_held_up_everywhere_is_no_slow_transfer():
     latest = np.zeros(int(events.group_seq[collectives].max()) + 1, np.int64)
     np.maximum.at(latest, events.group_seq[collectives].astype(int), events.exit_ns[collectives])
     events.exit_ns[collectives] = latest[events.group_seq[collectives].astype(int)]
+    return trace, world.injected_share()
+
+
+def test_a_bucket_that_the_pause_held_up_everywhere_is_no_slow_transfer():
+    trace, cost = held_up_everywhere()
     finding = diagnose(trace).findings[0]
     assert (finding.mode, finding.where.ranks) == ("runtime_jitter", [1])
-    assert finding.severity == pytest.approx(world.injected_share(), rel=0.1)
+    assert finding.severity == pytest.approx(cost, rel=0.1)
+
+
+def test_what_a_pause_holds_up_in_flight_counts_wherever_the_run_is_replayed_without_it():
+    trace, cost = held_up_everywhere()
+    case = open_case(trace)
+    told = case.loss(case.delays.cells(Cause.COLLECTOR), Cause.COLLECTOR)
+    asked = case.saved(case.without(case.grid.pause_ns, Cause.COLLECTOR))
+    assert [case.share(each).value for each in (told, asked)] == pytest.approx([cost] * 2, rel=0.1)
 
 
 def crowded(move):

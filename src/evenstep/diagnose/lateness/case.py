@@ -221,10 +221,7 @@ class Case:
 
     def relieved(self, cells: Array, cause: Cause = Cause.WORK) -> Change:
         """The change that removes the lateness for a cause from cells (steps × ranks, boolean)."""
-        change = self.without(np.where(cells, self.delays.late_ns[cause], 0.0), cause)
-        if cause not in (Cause.COLLECTOR, Cause.STOP):
-            return change
-        return self.costs.combined([change, self.costs.held_up(cells[self.grid.sampled], cause)])
+        return self.without(np.where(cells, self.delays.late_ns[cause], 0.0), cause)
 
     def all_relieved(self, cells: Array, but: Array | None = None) -> Change:
         """The change that removes all lateness from cells, but for the work of cells in `but`."""
@@ -425,18 +422,19 @@ def open_case(trace: Trace) -> Case:
     return Case(on_one_wall_clock(trace, grid.clocks), grid)
 
 
-def _on_record(grid: StepGrid) -> dict[int, tuple[Array, Array]]:
+def _on_record(grid: StepGrid) -> dict[int, tuple[Array, Array, bool]]:
     """By cause, how much of each row's own work, and of its issue or flight, its records
-    cover; not of waits for a core, of which only a sum per step is known."""
+    cover, and whether they hold up what is in flight; not of waits for a core, of which only a sum
+    per step is known."""
     phases = grid.records.of_kind(Kind.PHASE)
     found = {}
     for cause, kind in ((Cause.COLLECTOR, Kind.PAUSE), (Cause.STOP, Kind.STOP)):
         if len(rows := grid.records.of_kind(kind)):
-            found[int(cause)] = held_by(grid, rows), during(grid, rows, overlap_of_entries)
+            found[int(cause)] = held_by(grid, rows), during(grid, rows, overlap_of_entries), True
     for cause, kinds in _PHASES.items():
         if len(rows := phases.select(np.isin(phases.op, kinds))):
             own = np.sum([in_phase(grid, Phase(kind)) for kind in kinds], axis=0)
-            found[int(cause)] = own, during(grid, rows, overlap_of_entries)
+            found[int(cause)] = own, during(grid, rows, overlap_of_entries), False
     return found
 
 

@@ -40,12 +40,12 @@ class Costs:
     def __init__(
         self,
         graph: Graph,
-        on_record_ns: Mapping[int, tuple[Array, Array]] | None = None,
+        on_record_ns: Mapping[int, tuple[Array, Array, bool]] | None = None,
         in_phases_ns: Callable[[], Array] | None = None,
     ) -> None:
         """`on_record_ns`: by cause, the parts of each row's own work, and of its issue or flight,
-        that records cover; `in_phases_ns`: of the work what its lane's phases usually have more
-        than others'."""
+        that records cover, and whether they hold up what is in flight; `in_phases_ns`: of the work
+        what its lane's phases usually have more than others'."""
         self.graph = graph
         self.on_record_ns = on_record_ns or {}
         self.in_phases_ns = in_phases_ns or (lambda: np.zeros(len(graph.rows)))
@@ -93,27 +93,6 @@ class Costs:
 
     # -- interventions -----------------------------------------------------------------------------
 
-    def held_up(self, paused: Array, cause: int) -> Change:
-        """Operations that hosts enter in paused cells (steps × lanes) shorter by what records of
-        the cause cover of their flight, down to the usual duration of their kind.
-
-        A pause holds the interpreter lock, which callbacks and threads of the transport need, and a
-        stopped process has no thread that runs: what is in flight may end when the pause does, on
-        every member.
-        """
-        if cause not in self.on_record_ns:
-            return NONE
-        rows, table = self.graph.rows, self.graph.operations
-        mine = np.flatnonzero(paused[rows["index"], rows.lane] & ~self.graph.device[rows.lane])
-        mine = mine[rows.enter[mine] >= 0]
-        covered = self.on_record_ns[cause][1][mine]
-        beside = largest_of(covered, rows.enter[mine], len(table), least=0.0)
-        kind = row_numbers(table.queue, table.op, table.size_bytes)
-        usual = quantiles(table.took_ns, kind, UNDISTURBED, int(kind.max(initial=-1)) + 1)
-        less = np.minimum(beside, np.maximum(table.took_ns - usual[kind], 0.0))
-        hit = np.flatnonzero(less)
-        return Change.of_transfers(hit, (table.took_ns - less)[hit])
-
     def relieved(self, cause: int, late_ns: Array, chronic: Array, recorded_ns: Array) -> Change:
         """Cells (steps × lanes) without their lateness for this cause: taken from where its records
         lie, if there are any, else from where the cell does more than others, or always does more
@@ -121,18 +100,37 @@ class Costs:
         late lane, what the records of other steps hid goes, too."""
         if cause not in self.on_record_ns:
             return self._like_others(late_ns, chronic, recorded_ns)
-        recorded, issuing = self.on_record_ns[cause]
+        recorded, beside, holds_up = self.on_record_ns[cause]
         rows = self.graph.rows
         whole = by_step_and_lane(self.graph, recorded)
         part = np.minimum(late_ns / np.maximum(whole, 1), 1.0)
         hidden = (whole == 0) & late_ns.any(axis=0)  # behind what the lane waited for
         less = recorded * part[rows["index"], rows.lane]
-        sooner = issuing * np.where(hidden, 1.0, part)[rows["index"], rows.lane]
+        sooner = beside * np.where(hidden, 1.0, part)[rows["index"], rows.lane]
         sooner *= self.graph.device[rows.lane]
         chosen, issued = np.flatnonzero(less > 0), np.flatnonzero(sooner > 0)
         operations = self.graph.host[issued]
         took = self.graph.took_ns[operations] - sooner[issued]
-        return Change(chosen, self.graph.own_ns[chosen] - less[chosen], operations, took)
+        change = Change(chosen, self.graph.own_ns[chosen] - less[chosen], operations, took)
+        return self.combined([change, self._flown_on(late_ns > 0, beside)]) if holds_up else change
+
+    def _flown_on(self, paused: Array, flight_ns: Array) -> Change:
+        """Operations that hosts enter in paused cells (steps × lanes) shorter by what records
+        cover of their flight (rows,), down to the usual duration of their kind.
+
+        A pause holds the interpreter lock, which callbacks and threads of the transport need, and a
+        stopped process has no thread that runs: what is in flight may end when the pause does, on
+        every member.
+        """
+        rows, table = self.graph.rows, self.graph.operations
+        mine = np.flatnonzero(paused[rows["index"], rows.lane] & ~self.graph.device[rows.lane])
+        mine = mine[rows.enter[mine] >= 0]
+        beside = largest_of(flight_ns[mine], rows.enter[mine], len(table), least=0.0)
+        kind = row_numbers(table.queue, table.op, table.size_bytes)
+        usual = quantiles(table.took_ns, kind, UNDISTURBED, int(kind.max(initial=-1)) + 1)
+        less = np.minimum(beside, np.maximum(table.took_ns - usual[kind], 0.0))
+        hit = np.flatnonzero(less)
+        return Change.of_transfers(hit, (table.took_ns - less)[hit])
 
     def _like_others(self, late_ns: Array, chronic: Array, recorded_ns: Array) -> Change:
         """Cells without their lateness, taken from places where they do more than others: chronic

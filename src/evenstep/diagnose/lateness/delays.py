@@ -218,10 +218,6 @@ def _cost(
         costs.relieved(cause, late[cause][grid.sampled], chronic & (cause == work), known)
         for cause in present
     ]
-    if Cause.STOP in present:  # none of its threads runs: what is in flight waits, too
-        at = present.index(Cause.STOP)
-        held = costs.held_up(late[Cause.STOP][grid.sampled] > 0, Cause.STOP)
-        changes[at] = costs.combined([changes[at], held])
     others = [costs.combined([*changes[:at], *changes[at + 1 :]]) for at in range(len(changes))]
     whole = costs.combined(changes)
     asked = [whole, costs.even(whole), *([*changes, *others] if len(present) > 1 else [])]
