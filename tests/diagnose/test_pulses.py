@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.diagnose.modes.synchronization import oscillation
+from evenstep.diagnose.modes.synchronization import _few, oscillation
 from evenstep.statistics.spectrum import pulses
 from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import MS, World
@@ -30,14 +30,26 @@ def test_a_place_of_the_period_without_a_pulse_loses_what_it_has(more):
     assert np.array_equal(np.flatnonzero(seen.slow), np.arange(5, 40, 5))
 
 
+@pytest.mark.parametrize("find", [oscillation, _few])
 @pytest.mark.parametrize("more", [0.0, 1.0])
-def test_where_a_steps_last_work_counts_as_the_next_ones_both_are_pulses_losses(more):
-    series = np.full(40, 10.0)
-    series[5::5] += 5
-    series[6::5] += more
-    seen = oscillation(series, behind=True)
-    assert seen.lost_ns.sum() == pytest.approx(7 * (5 + more))
-    assert np.array_equal(np.flatnonzero(seen.slow), np.arange(5, 40, 5))
+def test_where_a_steps_last_work_counts_as_the_next_ones_slow_steps_lose_both(more, find):
+    """Every tenth step is slow but for two, or few are."""
+    random = np.random.default_rng(0)
+    slow = np.arange(160) % 10 == 4
+    slow[[24, 104]] = False
+    series = random.normal(10, 0.05, 160) + 5 * slow + more * np.append(0, slow[:-1])
+    seen = find(series)
+    assert seen.lost_ns.sum() == pytest.approx(14 * (5 + more), rel=0.01)
+    assert np.array_equal(seen.slow, slow)
+
+
+def test_noise_of_the_steps_after_pulses_is_no_loss_of_theirs():
+    random, lost = np.random.default_rng(0), []
+    for _ in range(100):
+        series = random.normal(10, 0.5, 80)
+        series[5::10] += 5
+        lost.append(oscillation(series).lost_ns.sum() / 8)
+    assert np.mean(lost) == pytest.approx(5, abs=0.03)
 
 
 def test_slow_steps_of_devices_cost_what_is_slow_behind_their_last_operation_too():

@@ -31,7 +31,7 @@ from evenstep.diagnose.modes.intervention import (
     gain_of,
     throughout,
 )
-from evenstep.statistics.interval import Share, student, z
+from evenstep.statistics.interval import MAD_SIGMA, Share, student, z
 from evenstep.statistics.spectrum import Peak, periodic, pulses
 from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Flag, Kind
@@ -59,7 +59,7 @@ def slow_together(case: Case) -> SlowSteps | None:
     of_most = partial(np.quantile, q=0.5, axis=1, method="lower")
     work = of_most(case.program_ns) - of_most(case.grid.run_delay_ns)
     work = _beside_steps_alike(case, work)
-    seen = oscillation(work, behind=bool(case.grid.graph.device.any())) or _few(work)
+    seen = oscillation(work) or _few(work)
     apart = len(work) > 1 and np.median(np.diff(case.grid.steps)) > 1
     if seen is None or (apart and seen.peak is not None):
         return None
@@ -109,8 +109,23 @@ def _few(series: Array) -> SlowSteps | None:
         noise = reach * others.std(ddof=1) * np.sqrt(1 + 1 / len(others))
     least = max(noise, (levels.CHANGED - 1) * usual, levels.MINOR * (series.max() - usual))
     slow = series > usual + least
-    few = 0 < slow.sum() <= max(minor + np.sqrt(minor * (1 - levels.MINOR)), 1)
-    return SlowSteps(slow, np.where(slow, series - usual, 0.0)) if few else None
+    if not 0 < slow.sum() <= max(minor + np.sqrt(minor * (1 - levels.MINOR)), 1):
+        return None
+    return SlowSteps(slow, _with_rest(np.where(slow, series - usual, 0.0), slow, series))
+
+
+def _with_rest(lost: Array, slow: Array, series: Array) -> Array:
+    """What slow steps lose, with what steps after them usually have more than others, beyond the
+    noise of these: the last work of a step may count as the first of the next, as on devices."""
+    after = np.append(False, slow[:-1]) & ~slow
+    calm = series[~(slow | after)]
+    if not after.any() or not len(calm):
+        return lost
+    usual = np.median(calm)
+    more = float(np.median(series[after]) - usual)
+    noise = MAD_SIGMA * float(np.median(np.abs(calm - usual)))
+    surely = more > levels.ERRORS * noise * np.sqrt(np.pi / 2 / after.sum())
+    return lost + after * more if surely else lost
 
 
 def _rise(series: Array, slow: Array) -> float:
@@ -118,20 +133,17 @@ def _rise(series: Array, slow: Array) -> float:
     return float(np.median(series[slow]) - np.median(series[~slow]))
 
 
-def oscillation(series: Array, *, behind: bool = False) -> SlowSteps | None:
+def oscillation(series: Array) -> SlowSteps | None:
     """The oscillation of a series of steps; None where noise explains most of it. A step at a
-    pulse's place that is no pulse itself, as a first one may be, loses what it has more; and so
-    does the step after each pulse, where the last work of a step counts as the first of the next:
-    `behind` its last operation, as on devices."""
+    pulse's place that is no pulse itself, as a first one may be, loses what it has more."""
     pulse = pulses(series)
     if pulse is not None:
-        after = np.append(False, pulse.places[:-1]) & (behind and pulse.period > 2)
+        after = np.append(False, pulse.places[:-1]) & (pulse.period > 2)
         more = series - np.median(series[~(pulse.places | after)])
         height = float(np.median(more[pulse.places]))
         slow = pulse.places & (more > height / 2)
         lost = np.where(slow, height, np.where(pulse.places, np.maximum(more, 0.0), 0.0))
-        if after.any():
-            lost[1:] += slow[:-1] * max(float(np.median(more[after])), 0.0)
+        lost = _with_rest(lost, slow, series)
         share = _explained_share(series, lost)
         peak = Peak(float(pulse.period), pulse.chance, share)
         return SlowSteps(slow, lost, peak) if share >= levels.MOST else None
