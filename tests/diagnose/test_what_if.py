@@ -16,6 +16,7 @@ from evenstep.importers.draft import Draft
 from evenstep.importers.operations.operation_records import trace_of
 from evenstep.report.terminal.terminal import render_answers
 from evenstep.trace.spool.layout import Kind, Phase
+from evenstep.words import percent
 from tests.diagnose.programs import Do, Job
 from tests.diagnose.synthetic import MS, World, with_rows
 
@@ -42,6 +43,14 @@ def of_table(table):
 @pytest.fixture(params=STYLES)
 def world(request):
     return World(style=request.param, noise=0.01)
+
+
+@pytest.mark.parametrize(("change", "said"), [("x3", "costs"), ("median", "gives back")])
+def test_of_one_step_a_gain_or_loss_is_said_without_an_interval(change, said):
+    trace = World(ranks=4, steps=1).slow(1, Phase.BACKWARD, 20 * MS).trace()
+    asked = answers(trace, [f"rank:1={change}"])
+    assert (asked[0].low, asked[0].high) == (None, None)
+    assert f"{said} {percent(abs(asked[0].gain))} of step time; " in render_answers(asked)
 
 
 # -- ranks -----------------------------------------------------------------------------------------

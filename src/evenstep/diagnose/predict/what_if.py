@@ -363,7 +363,7 @@ def answer(case: Case, spec: Spec) -> Change | str:
 @dataclass(slots=True, frozen=True)
 class WhatIfGain(Document):
     """The share of step time that a change gives back, below zero where it costs time; None, with a
-    `reason`, where the trace cannot tell."""
+    `reason`, where the trace cannot tell. `low` and `high` are None of a single step, too."""
 
     spec: str
     gain: float | None
@@ -401,8 +401,9 @@ def _gain(case: Case, text: str, changes: Sequence[Any], method: str) -> WhatIfG
     if reason is not None:
         return WhatIfGain(text, None, None, None, _mean(before), None, None, reason)
     saved = case.saved(case.costs.combined(changes))
-    gain = gain_share(saved, before)
-    return WhatIfGain(text, *gain.rounded(), _mean(before), _mean(before - saved), method)
+    gain, low, high = gain_share(saved, before).rounded()
+    ends = (low, high) if len(before) > 1 else (None, None)
+    return WhatIfGain(text, gain, *ends, _mean(before), _mean(before - saved), method)
 
 
 def gain_share(saved_ns: Array, step_ns: Array) -> Share:

@@ -261,10 +261,10 @@ def render_answers(answers: Sequence[WhatIfGain], *, width: int | None = None) -
 
 def _outcome(answer: WhatIfGain) -> str:
     """Render the gain or loss, or the reason why it is unknown."""
-    if answer.gain is None or answer.low is None or answer.high is None:
+    if answer.gain is None:
         return f"cannot be told: {answer.reason}"
     gives = answer.gain >= 0
-    low, high = (answer.low, answer.high) if gives else (-answer.high, -answer.low)
-    share = f"{percent(abs(answer.gain))} of step time {interval(low, high)}".rstrip()
+    ends = sorted(one if gives else -one for one in (answer.low, answer.high) if one is not None)
+    share = f"{percent(abs(answer.gain))} of step time {interval(*ends) if ends else ''}".rstrip()
     times = f"{duration(answer.step_ns_before)} becomes {duration(answer.step_ns_after)}"
     return f"{'gives back' if gives else 'costs'} {share}; {times}"
