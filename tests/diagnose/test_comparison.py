@@ -23,6 +23,7 @@ from evenstep.diagnose.compare.result import (
     parse_conditions,
     reason_met,
 )
+from evenstep.diagnose.finding import When, Where
 from evenstep.errors import UsageError
 from evenstep.statistics.interval import student
 from evenstep.trace.columns import Columns
@@ -165,6 +166,19 @@ def test_findings_are_matched_by_their_cause_wherever_it_is(slowed):
     straggler = next(item for item in moved if item.mode == "straggler")
     assert straggler.ranks == (1,)
     assert straggler.title == "rank 2 → rank 1: Slow backward"  # so it is told that it moved
+
+
+def test_a_cause_of_all_ranks_that_becomes_one_rank_s_is_said_to_be_of_none_before(slowed):
+    first = next(one for one in slowed.diagnosis.findings if one.mode == "straggler")
+    whole = dataclasses.replace(first, where=Where(), title="Slow backward")
+    turns = dataclasses.replace(
+        first, when=When((), "rotating"), title="Slow backward, one rank after the other"
+    )
+    for before, place in ((whole, "no rank in particular"), (turns, "one rank after the other")):
+        found = pair_findings(
+            dataclasses.replace(slowed.diagnosis, findings=[before]), slowed.diagnosis
+        )
+        assert f"{place} → rank 2: Slow backward" in [item.title for item in found]
 
 
 def test_runs_of_different_sizes_are_compared_per_rank_too():

@@ -76,8 +76,11 @@ def test_hosts_of_these_jobs_issue_in_order_what_their_devices_come_to_later(mak
     for rank in range(8):  # whose device's clock began so long before the run, and drifts
         mine = events.select(events["rank"] == rank).sorted_by("device_enter_ns", "enter_ns")
         came = mine.device_enter_ns / (1 + 1e-6 * rank) + BOOT_NS - 10**9 * (1 + rank)
+        ahead = came - mine.enter_ns
+        assert len(np.unique(mine.step)) == 3
         assert (np.diff(mine.enter_ns) >= 0).all()
-        assert (mine.enter_ns <= came + 2).all()
+        assert ahead.min() >= -2
+        assert ahead.max() > 5 * MS  # of steps of 6
 
 
 @settings(max_examples=20, deadline=None)

@@ -120,12 +120,17 @@ def make_finding(
 
 def place_of(where: Where, when: When) -> str:
     """Where, as the end of a title; nothing where nobody in particular is to blame."""
+    named = culprits(where, when)
+    return f"{', ' if when.pattern == 'rotating' else ' on '}{named}" if named else ""
+
+
+def culprits(where: Where, when: When) -> str:
+    """Who is to blame, in a few words: "rank 2"; nothing where nobody in particular is."""
     if when.pattern == "rotating":
-        return ", one rank after the other"
+        return "one rank after the other"
     if where.ranks and (len(where.ranks) == 1 or len(where.nodes) != 1):
-        return f" on {words.ranks(where.ranks)}"
-    named = where.nodes or where.links
-    return f" on {words.some(named)}" if named else ""
+        return words.ranks(where.ranks)
+    return words.some(where.nodes or where.links)
 
 
 def _evidence(told: Sequence[Any], numbers: Mapping[str, Any]) -> Evidence:

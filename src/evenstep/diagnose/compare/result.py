@@ -9,13 +9,14 @@ from typing import Annotated, Any, NamedTuple
 
 from evenstep.diagnose.finding import TERMINAL, Diagnosis, Finding
 from evenstep.diagnose.levels import SMALLEST_SHARE
-from evenstep.diagnose.sentences import place_of
+from evenstep.diagnose.sentences import culprits, place_of
 from evenstep.documents import Document, Meta, Natural
 from evenstep.errors import UsageError
 from evenstep.statistics.interval import MOST_CERTAIN
 
 SCHEMA = "evenstep.comparison/1"
 BETTER, WORSE, NO_EVIDENCE = "better", "worse", "no evidence"
+NOBODY = "no rank in particular"  # of findings without culprits
 _SHARES = ("compute", "exposed_communication", "wait", "input", "other")
 PARTS = ("compute", "floor", "contention", "transfer", "wait", "locality", "input", "other")
 #: Whether more of it is good (+1) or bad (-1), and its unit; None stands for the throughput's.
@@ -161,11 +162,6 @@ def _cause(finding: Finding) -> str:
     return finding.title.removesuffix(place_of(finding.where, finding.when))
 
 
-def _place(finding: Finding) -> str:
-    """The culprits of a finding in a few words: `rank 2`."""
-    return place_of(finding.where, finding.when).removeprefix(" on ").lstrip(", ") or "nowhere"
-
-
 def _pair(before: Finding | None, after: Finding | None) -> Changed:
     seen = after or before
     assert seen is not None
@@ -175,9 +171,9 @@ def _pair(before: Finding | None, after: Finding | None) -> Changed:
     low, high = difference - half, difference + half
     verdict = NO_EVIDENCE if low <= 0 <= high else WORSE if low > 0 else BETTER
     moved = before is not None and before.title != seen.title
-    places = " → ".join(_place(one) for one in (before, seen) if one)  # its share is of both
+    both = [culprits(one.where, one.when) or NOBODY for one in (before, seen) if one]
     return Changed(
-        mode=seen.mode, title=f"{places}: {_cause(seen)}" if moved else seen.title,
+        mode=seen.mode, title=f"{' → '.join(both)}: {_cause(seen)}" if moved else seen.title,
         ranks=tuple(seen.where.ranks), nodes=tuple(seen.where.nodes),
         change="gone" if after is None else "new" if before is None else "kept", baseline=first,
         value=second, difference=difference, low=max(low, -1.0), high=min(high, 1.0),

@@ -139,13 +139,13 @@ def _with_phase(trace: Trace, clocks: Clocks, ranks: Array, rows: Columns) -> Co
     return rows.with_column("backward", until > since)
 
 
-def _align(rows: Columns, issued: Array, clock: Array, apart: Array) -> tuple[Columns, Ahead]:
+def _align(rows: Columns, issued: Array, clock: Array, uneven: Array) -> tuple[Columns, Ahead]:
     """Entries with those of devices on the time of the first hosts' clock, and by how much each
     lane's host is ahead of that. `clock` numbers the clock that each lane's host reads, `issued`
-    says whether it is known when that host issued what its device does; `apart` are
-    operations whose members may end one after another, as one receives more."""
+    says whether it is known when that host issued what its device does; `uneven` are operations
+    whose members may end one after another, as one receives more."""
     lanes, chosen = len(issued), np.flatnonzero(rows.on_device)
-    moved = streams.on_one_clock(rows.select(chosen), lanes, apart)
+    moved = streams.on_one_clock(rows.select(chosen), lanes, uneven)
     number = clock[moved.lane]
     lines = {int(one): streams.issue_line(moved.select(number == one)) for one in np.unique(number)}
     first = lines[min(lines)]

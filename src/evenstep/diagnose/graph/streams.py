@@ -45,15 +45,14 @@ def with_kernels(rows: Columns, operations: Columns) -> Columns:
     return rows.with_column("kernel", kernel)
 
 
-def on_one_clock(rows: Columns, lanes: int, apart: Array | tuple[()] = ()) -> Columns:
+def on_one_clock(rows: Columns, lanes: int, uneven: Array | tuple[()] = ()) -> Columns:
     """The entries of devices with their times on the clock of the first lane that has any.
 
-    `rows` as in `Entries.rows`, all on devices. Members of operations in `apart` (numbers)
-    may end one after another, and a kernel that carries several messages ends with the last of
-    them, so their ends are used only where a lane has no other; and what else is known of
-    an operation, where it has none at all: members that need not wait for all, or need not be
-    waited for, end it on their own. Lanes that share no operation with those aligned so far keep a
-    clock of their own.
+    `rows` as in `Entries.rows`, all on devices. Members of `uneven` operations (numbers) may end
+    one after another, and a kernel that carries several messages ends with the last of them, so
+    their ends are used only where a lane has no other; and what else is known of an operation,
+    where it has none at all: members that need not wait for all, or need not be waited for, end it
+    on their own. Lanes that share no operation with those aligned so far keep a clock of their own.
     """
     known, enter = rows.leave_ns != 0, rows.enter_ns.astype(np.int64)
     seen = known & (np.bincount(rows.operation, ~(rows.decides & rows.waits)) == 0)[rows.operation]
@@ -65,7 +64,7 @@ def on_one_clock(rows: Columns, lanes: int, apart: Array | tuple[()] = ()) -> Co
     kernel = rows.kernel
     single = seen & (np.bincount(kernel)[kernel] == 1)
     tries = (
-        (ends[0], single & ~np.isin(rows.operation, apart)),
+        (ends[0], single & ~np.isin(rows.operation, uneven)),
         (ends[0], single),
         (ends[0], seen),
         (ends[1], order >= 0),

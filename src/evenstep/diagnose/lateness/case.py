@@ -364,7 +364,7 @@ class Case:
 
     @cached_property
     def _forwards_inferred(self) -> bool:
-        """Whether most forwards of these steps are: a pipeline tries its stages once before."""
+        """Whether most forwards of the steps are inferred, whatever those before the first are."""
         if not self.trace.table.flagged(Kind.PHASE, Flag.INFERRED):
             return False
         phases = self.trace.of_kind(Kind.PHASE)
