@@ -10,7 +10,7 @@ import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -401,9 +401,10 @@ def _gain(case: Case, text: str, changes: Sequence[Any], method: str) -> WhatIfG
     if reason is not None:
         return WhatIfGain(text, None, None, None, _mean(before), None, None, reason)
     saved = case.saved(case.costs.combined(changes))
-    gain, low, high = gain_share(saved, before).rounded()
-    ends = (low, high) if len(before) > 1 else (None, None)
-    return WhatIfGain(text, gain, *ends, _mean(before), _mean(before - saved), method)
+    gain = WhatIfGain(
+        text, *gain_share(saved, before).rounded(), _mean(before), _mean(before - saved), method
+    )
+    return gain if len(before) > 1 else replace(gain, low=None, high=None)
 
 
 def gain_share(saved_ns: Array, step_ns: Array) -> Share:
