@@ -34,6 +34,17 @@ from evenstep.trace.spool.layout import TO_ROOT
 NONE = Change.none()
 
 
+def _level(own: Array) -> Array:
+    """(1, lanes, places): mean of each place over lanes; a lane with unusual work has its own."""
+    amount = own.sum(axis=2)
+    mean = amount.mean(axis=0)
+    error = amount.std(axis=0).max() / np.sqrt(len(amount))
+    unlike = np.abs(mean - np.median(mean)) > ERRORS * error
+    lanes = own.mean(axis=0)
+    common = lanes[~unlike].mean(axis=0) if (~unlike).any() else lanes.mean(axis=0)
+    return np.asarray(np.where(unlike[:, None], lanes, common[None, :]))[None]
+
+
 class Costs:
     """A run's graph, the changes that remove a cause from it, and what they save."""
 
@@ -184,13 +195,14 @@ class Costs:
         np.add.at(found, (home, np.arange(cells_ns.shape[1])), cells_ns)
         return found
 
-    def even(self, base: Change = NONE) -> Change:
-        """Every row's own work at the mean of its place, on top of another change; a lane that
-        always has more or less to do keeps its own mean."""
+    def even(self, base: Change = NONE, level: Callable[[Array], Array] = _level) -> Change:
+        """Every row's own work at the `level` of its place, of its (segments, lanes, places), on
+        top of another change; by default at the mean, but a lane that always has more or less to
+        do keeps its own."""
         own = self.own_ns(base)
         for part in self.parts:
             here = part.by_place(own)
-            part.assign(own, np.broadcast_to(_level(here), here.shape))
+            part.assign(own, np.broadcast_to(level(here), here.shape))
         return self.change_to(own, base)
 
     def even_amounts(self, base: Change = NONE, *, part: float) -> Change:
@@ -225,17 +237,6 @@ class Costs:
     def combined(self, changes: Sequence[Change]) -> Change:
         """All of these changes at once."""
         return combine(self.graph, changes)
-
-
-def _level(own: Array) -> Array:
-    """(1, lanes, places): mean of each place over lanes; a lane with unusual work has its own."""
-    amount = own.sum(axis=2)
-    mean = amount.mean(axis=0)
-    error = amount.std(axis=0).max() / np.sqrt(len(amount))
-    unlike = np.abs(mean - np.median(mean)) > ERRORS * error
-    lanes = own.mean(axis=0)
-    common = lanes[~unlike].mean(axis=0) if (~unlike).any() else lanes.mean(axis=0)
-    return np.asarray(np.where(unlike[:, None], lanes, common[None, :]))[None]
 
 
 def _distribute(wanted: Array, weight: Array, own: Array) -> Array:

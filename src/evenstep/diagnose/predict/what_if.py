@@ -142,12 +142,7 @@ def _even(case: Case, _: Spec) -> Change | str:
     """Each row's own work at the mean of all ranks of the same program."""
     if len(case.grid.ranks) < 2:
         return "there is one rank only"
-    costs = case.costs
-    own = costs.graph.own_ns.copy()
-    for part in costs.parts:
-        here = part.by_place(own)
-        part.assign(own, np.broadcast_to(here.mean(axis=1, keepdims=True), here.shape))
-    return case.costs.change_to(own)
+    return case.costs.even(level=lambda here: here.mean(axis=1, keepdims=True))
 
 
 # -- computes of an operation table ----------------------------------------------------------------
@@ -401,18 +396,11 @@ def _gain(case: Case, text: str, changes: Sequence[Any], method: str) -> WhatIfG
     if reason is not None:
         return WhatIfGain(text, None, None, None, _mean(before), None, None, reason)
     saved = case.saved(case.costs.combined(changes))
-    gain = WhatIfGain(
-        text, *gain_share(saved, before).rounded(), _mean(before), _mean(before - saved), method
-    )
-    return gain if len(before) > 1 else replace(gain, low=None, high=None)
-
-
-def gain_share(saved_ns: Array, step_ns: Array) -> Share:
-    """Share of the step time that is saved, with its interval; negative where time is lost."""
-    if saved_ns.sum() >= 0:
-        return share_of(saved_ns, step_ns)
-    lost = share_of(-saved_ns / 1e3, step_ns)  # may be more than the step: shares end at 1
-    return Share(*(-1e3 * value for value in (lost.value, lost.high, lost.low)))
+    scale = 1.0 if saved.sum() >= 0 else -1e3  # more than the step may be lost: shares end at 1
+    gain, *ends = (scale * value for value in share_of(saved / scale, before))
+    share = Share(gain, *sorted(ends)).rounded()
+    found = WhatIfGain(text, *share, _mean(before), _mean(before - saved), method)
+    return found if len(before) > 1 else replace(found, low=None, high=None)
 
 
 def _mean(step_ns: Array) -> int | None:
