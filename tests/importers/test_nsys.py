@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from evenstep.diagnose.engine import diagnose
 from evenstep.errors import EvenstepError, TraceError
 from evenstep.importers.draft import LATEST_NS
+from evenstep.importers.kineto.calls import GroupKey
 from evenstep.importers.nsys import database as nsys_database
 from evenstep.importers.nsys import nsys, tables
 from evenstep.trace.columns import Columns
@@ -639,3 +640,13 @@ def test_sessions_of_the_same_processes_one_after_the_other_are_one(sessions, jo
         assert one.limits == [
             f"limit of {ordered[0][0]}", "both", f"limit of {ordered[1][0]}"
         ]  # fmt: skip
+
+
+def test_a_peer_of_a_communicator_that_nobody_set_up_is_not_known():
+    group = GroupKey("nccl", (4, 6))
+    said = nsys.LaunchRanges(Op.SEND, 8, communicator=7, peer=1)
+    for groups, places, peer in (
+        ({}, {}, -1), ({7: group}, {}, 6), ({7: group}, {(7, 1): 9}, 9), ({}, {(7, 1): 9}, 9),
+    ):  # fmt: skip
+        told = nsys._arguments(said, groups, places)
+        assert (told.source, told.destination) == (peer, peer)

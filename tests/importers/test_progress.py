@@ -70,6 +70,23 @@ def test_what_an_evaluation_takes_inside_the_trainings_bar_is_none_of_its_steps(
     assert {round(seconds, 6) for *_, seconds in found} == {1.0}
 
 
+@pytest.mark.parametrize(
+    ("others_s", "next_s", "told_s"),
+    [([0.5], 5.75, 5.25), ([0.25, 0.25], 5.75, 5.25), ([3.0], 5.75, 5.0), ([], 5.75, 5.75),
+     ([0.5], 4.0, 4.0), ([0.5], 5.0, 5.0)],
+)  # fmt: skip
+def test_others_take_no_more_of_a_bar_than_passed_between_two_of_its_lines(
+    others_s, next_s, told_s
+):
+    """A clock that falls is that of another run."""
+    others = [Tick(0, 40 + n, 40 + n, taken) for n, taken in enumerate(others_s)]
+    ticks = [Tick(0, 1, 200, 5.0), *others, Tick(0, 2, 200, next_s)]
+    found = [one for one in progress._without_others(ticks, 200) if one.total == 200]
+    assert [one.elapsed_s for one in found] == [5.0, told_s]
+    after = [*ticks, Tick(0, 3, 200, next_s + 1)]
+    assert [*progress._without_others(after, 200)][-1].elapsed_s == told_s + 1
+
+
 def test_lines_of_several_processes_without_a_rank_are_those_of_one():
     """Of two, one a step ahead: each line of the other is mixed in."""
     one, other = bar(0, 400, 1.0, 4), bar(0, 400, 1.0, 4)

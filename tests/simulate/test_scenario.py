@@ -1,4 +1,5 @@
 import re
+import tomllib
 
 import pytest
 
@@ -86,6 +87,7 @@ from tests.simulate.worlds import scenario
         ("noise=[{kind='daemon', period_ms=5}]", "a daemon that always runs leaves no time"),
         ("reliability.parts=[{name='a'}, {name='b'}, {name='a'}]", "parts[2].name 'a' is taken"),
         ("reliability.parts=[{}, {name='node'}]", "parts[1].name 'node' is taken"),
+        ("work.micro_batches=100001", "at most 100,000, found 100001"),
         ("work.sequence_lengths=[1, 1e200]", "a list of numbers, none beyond 1,000,000,000,000"),
     ],
 )
@@ -349,3 +351,10 @@ def test_a_number_may_begin_or_end_with_its_point():
 def test_a_step_that_takes_no_time_is_refused():
     with pytest.raises(ConfigError, match=r"takes no time; give work\.forward_ms"):
         simulate(parse({}))
+
+
+@pytest.mark.parametrize(
+    "value", [{"kind": "even", "most": 0.5}, [{"rank": 1}, {"rank": [2, 3]}], {"a": {"b": ["c"]}}]
+)
+def test_a_value_within_a_line_is_toml_that_reads_back(value):
+    assert tomllib.loads(f"value = {schema.literal(value)}") == {"value": value}

@@ -484,7 +484,7 @@ def _enter(log: Log, rank: int, said: LogLine) -> None:
     if said.since or said.number < before or said.clock_s != clock_s:
         log.last[rank] = said.number, said.clock_s, max(said.epoch, epoch), base, begins
     seconds, later_s = said.seconds, said.clock_s - clock_s
-    if later_s >= progress.COARSE_S and said.number > before + 1:
+    if later_s >= progress.COARSE_S:
         log.means.append(abs(later_s - (said.number - before) * seconds) < 1.0)
     if said.since:
         seconds = seconds / (said.number - before) if said.number > before >= 0 else np.nan
