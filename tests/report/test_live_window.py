@@ -11,6 +11,18 @@ from evenstep.watch.findings import KEPT, Journal, live_findings
 from evenstep.watch.frame import MOST_ROWS, LiveFinding, frame, lateness_ns, pacing, shares_of
 from evenstep.watch.run import FollowedRun, SeenRank
 from evenstep.watch.spool import LIVE, Inside
+from evenstep.watch.terminal import (
+    View,
+    cells,
+    lines,
+    more_text,
+    pacing_text,
+    sparkline,
+    status_line,
+    where_text,
+)
+from evenstep.watch.tree import decode, encode
+from evenstep.watch.web import page_frame
 from evenstep.watch.window import (
     FEWEST_STEPS,
     WINDOW_NS,
@@ -371,3 +383,161 @@ def test_pacing_is_told_by_ranks_that_report_it():
     }  # fmt: skip
     run.request = {}
     assert (pacing(run)["request"], pacing(run)["followed_by"]) == (None, None)
+
+
+# -- the view --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def late():
+    """Four ranks of a second attempt, one late by 29 ms of 100, which pacing holds for 1 ms."""
+    rows = [*[steps([60] * 8, wait_ns=30)] * 3, steps([90] * 8, input_ms=20, held_ns=1)]
+    pace = {"pace": {"mode": "even", "threshold": 0.1, "max_delay": 0.2, "request": 1}}
+    run = followed(*rows, hosts=("a", "b"), facts=dict.fromkeys(range(4), pace))
+    run.request, run.attempt, run.attempts = {"number": 2, "mode": "off"}, 1, 2
+    return run
+
+
+VIEW = """\
+run · attempt 1 (2 attempts so far) · 4 ranks on 2 nodes · step 8 · 10 steps/s
+Rank 3 (b) is late by 29 ms, 29 % of a step; the other 3 wait for it
+latest 8 steps: 100 ms mean, 100 ms p99, CV 0 %   ▁▁▁▁▁▁▁▁
+█ compute 62 %  ▓ communication 10 %  ▒ wait 22 %  ░ input 5 %  · other 0 %
+
+rank host             step     late its step
+   3 b                   8    29 ms ███████████████████████████████▓▓▓▓░░░░░░░░░
+   0 a                   8        0 ██████████████████████████▓▓▓▓▓▒▒▒▒▒▒▒▒▒▒▒▒▒
+   1 b                   8        0 ██████████████████████████▓▓▓▓▓▒▒▒▒▒▒▒▒▒▒▒▒▒
+{last}
+
+pacing even (threshold 10 %, max delay 20 %): delays 1 rank by 0.25 % of all
+       step time; requested: off; 0 of 4 ranks follow so far
+
+ ! restart amplification: the run was restarted: 2 attempts so far
+ ! straggler: rank 3 (b) is late by 29 ms, 29 % of a step; the other 3 wait for
+   it
+ ! input pipeline: waiting for input takes 20 % of a step on rank 3
+   steps ?-20: rank 1 was late"""
+
+
+@pytest.mark.parametrize(
+    ("height", "last"),
+    [(20, "   2 a                   8        0 ██████████████████████████▓▓▓▓▓▒▒▒▒▒▒▒▒▒▒▒▒▒"),
+     (19, "the 3 latest of 4 ranks"), (2, "the 3 latest of 4 ranks")],
+)  # fmt: skip
+def test_a_view_has_its_verdict_and_as_many_ranks_as_there_is_room_for(late, height, last):
+    found = live_findings(late)
+    shown = frame(late, found)
+    journal = Journal(past=["steps ?-20: rank 1 was late"])
+    text = "\n".join(lines(shown, journal, View(width=80, height=height)))
+    assert text.replace("\u00a0", " ") == VIEW.format(last=last)
+    assert status_line(shown) == (
+        "step 8 · 100 ms · Rank 3 (b) is late by 29 ms, 29 % of a step; the other 3 wait for it"
+    )
+
+
+def test_a_run_before_its_first_step_is_told_in_few_words():
+    shown = frame(followed([]), [])
+    assert "\n".join(lines(shown, Journal(), View())) == (
+        "run · 1 rank on 1 node\n1 of 1 ranks have started; none has finished a step yet\n\n"
+        "rank host             step     late its step\n   0 a                   -        - "
+    )
+    assert status_line(shown).startswith("no step yet · 1 of 1 ranks")
+    waiting = frame(FollowedRun(Path("run")), [])
+    assert (waiting.state, where_text(waiting)) == ("waiting", "run")
+    assert lines(waiting, Journal(), View())[-1] == "waiting for the first rank in run"
+
+
+def test_where_a_run_is_says_how_many_of_its_ranks_are_seen():
+    run = followed(*[steps([60] * 8)] * 2)
+    run.world = 5
+    assert where_text(frame(run, [])) == "run · 2 of 5 ranks on 1 node · step 8 · 10 steps/s"
+    run.world = 2
+    for state in run.states:
+        state.silent_s = 12.0
+    assert where_text(frame(run, [])) == "run · 2 ranks on 1 node · step 8"
+
+
+def test_waits_that_some_ranks_cannot_tell_are_said_to_be_in_communication():
+    said = "communication includes waits: not every rank can tell the two apart yet"
+    for known, there in ((0, True), (1, False)):
+        ranks = [steps([60] * 8), steps([60] * 8, known=known)]
+        assert (said in lines(frame(followed(*ranks), []), Journal(), View())) is there
+    alone = lines(frame(followed(steps([60] * 8, known=0)), []), Journal(), View())
+    assert said not in alone
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [({"gone": True}, "its process has ended"), ({"closed": True}, ""),
+     ({"facts": {"failure": "x"}}, "not recorded any more"),
+     ({"silent_s": 12.0}, "no step for 12 s"),
+     ({"silent_s": 12.0, "inside": Inside("broadcast", 1, 1)}, "no step for 12 s, in broadcast")],
+)  # fmt: skip
+def test_a_rank_without_progress_says_why(state, said):
+    run = followed(*[steps([60] * 8)] * 2)
+    for name, value in state.items():
+        setattr(run.states[1], name, value)
+    row = next(row for row in frame(run, []).rows if row.rank == 1)
+    assert cells(row) == ("1", "a", "8", "0", said)
+
+
+def test_pacing_is_said_in_as_many_words_as_it_needs():
+    def said(*modes, held=0, followed_by=None, **more):
+        facts = {rank: {"pace": {"mode": mode, **more}} for rank, mode in enumerate(modes)}
+        ranks = [steps([60] * 8, held_ns=held)] * len(modes)
+        return pacing_text(frame(followed(*ranks, facts=facts), []))
+
+    assert said("even", "even") == "even"
+    assert said("even", "off", "even") == "even on 2 ranks, off on 1 rank"
+    assert said("even", threshold=0.1, max_delay=0.5) == "even (threshold 10 %, max delay 50 %)"
+    assert said("even", held=10) == "even: delays 1 rank by 10 % of all step time"
+    run = followed(steps([60] * 8), facts={0: {"pace": {"mode": "even", "request": 3}}})
+    run.request = {"number": 3, "mode": "even"}
+    assert pacing_text(frame(run, [])) == "even"
+    run.states[0].facts = {**run.states[0].facts, "pacing": "slow"}
+    assert pacing_text(frame(run, [])) == "even; slow"
+
+
+def test_more_ranks_than_are_shown_are_counted():
+    shown = frame(followed(*[steps([60] * 8)] * 3), [])
+    assert (more_text(shown, 3), more_text(shown, 2)) == ("", "the 2 latest of 3 ranks")
+
+
+def test_a_curve_is_flat_within_a_fiftieth():
+    assert sparkline([98.0, 100.0], 2) == "▁▁"
+    assert sparkline([97.9, 100.0], 2) == "▁█"
+    assert sparkline([0.0, 3.0, 7.0], 3) == "▁▄█"
+    assert sparkline([1.0, 2.0], -1) == ""
+
+
+def test_a_page_shows_the_words_of_the_terminal(late):
+    found = live_findings(late)
+    journal = Journal(past=["steps ?-20: rank 1 was late"])
+    page = page_frame(frame(late, found), journal)
+    assert page["texts"]["time"] == (
+        "latest 8 steps: 100 ms mean, 100 ms p99, CV 0 %; curve: the latest 8 steps, from zero"
+    )
+    assert page["texts"]["more"] == ""
+    assert page["rows"][0][1] == ["3", "b", "8", "29 ms", ""]
+    assert page["rows"][0][0][0][0] == "compute"
+    assert [value for *_, value in page["rows"][0][0]] == pytest.approx([0.7, 0.1, 0, 0.2, 0])
+    assert page["found"][1].startswith("straggler: rank 3 (b)")
+    assert page["past"] == journal.past
+    nothing = page_frame(frame(followed([]), []), Journal())
+    assert nothing["texts"]["time"] == "no step yet"
+    assert nothing["texts"]["pacing"] == "no rank reports a pacing state"
+    assert nothing["found"] == ["none at the moment"]
+    assert all(value == 0.0 for *_, value in nothing["shares"])
+
+
+def test_what_a_node_sums_up_comes_back(late):
+    late.states[0].facts = {**late.states[0].facts, "loader_workers": 2, "other": 1}
+    found = decode(encode(late, "n1"))
+    assert (found.node, found.attempt, found.attempts, found.world) == ("n1", 1, 2, 4)
+    assert [state.host for state in found.states] == ["n1"] * 4
+    assert found.states[0].facts.keys() == {"pace", "loader_workers"}
+    for name in ("ranks", "work_ns", "phase_ns", "counts"):
+        assert getattr(found.window, name).tolist() == getattr(late.window, name).tolist()
+    assert found.steps.step.tolist() == late.steps.step.tolist()
+    decode(encode(followed([]), "n1"))
