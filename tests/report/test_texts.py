@@ -1,0 +1,432 @@
+"""What texts say of given numbers, word for word."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from evenstep.diagnose.compare.result import MetricChange
+from evenstep.report.terminal import comparison, scaling, sentences, simulation
+from evenstep.report.terminal.style import table
+
+MS = 1e6
+
+
+def said(text):
+    """Without no-break spaces."""
+    return text.replace("\u00a0", " ")
+
+
+# -- scaling ---------------------------------------------------------------------------------------
+
+
+def point(ranks, value, step_ms, **more):
+    return {
+        "ranks": ranks, "ideal": 100.0 * ranks, "bandwidth_only": 90.0 * ranks,
+        "throughput": {"value": value}, "efficiency": value / (100.0 * ranks),
+        "effective_efficiency": value / (100.0 * ranks), "step_ns": {"value": step_ms * MS},
+        "cv": {"value": 0.0125}, "p99_ns": {"value": 2 * step_ms * MS}, "goodput": None,
+        "unit": "samples/s", "control": {}, **more,
+    }  # fmt: skip
+
+
+def predicted(*points, **more):
+    return {
+        "name": "", "scaling": "weak", "points": list(points), "limits": [], "control": {},
+        "outlay": None, "peak": peak(), **more,
+    }  # fmt: skip
+
+
+def peak(**more):
+    known = {"inside": False, "ranks": 16, "from_ranks": 8, "to_ranks": 16, "grown_ns": 30 * MS}
+    return known | {"share": 0.75, "why": "waits grow", **more}
+
+
+PREDICTED = """\
+big: weak scaling, throughput in samples/s
+
+ranks    ideal  bandwidth  predicted  per rank    step     CV     p99  useful
+    8      800        720        800   100.0 %  100 ms  0.013  200 ms  90.0 %
+1,600  1.6e+05   1.44e+05       1200     0.8 %  133 ms  0.013  266 ms  80.0 %
+
+Throughput still rises at 1,600 ranks, the largest size here; a rank has 0.8 %
+of what it has at 8. From 8 to 16 ranks: waits grow, 30 ms a step, 75.0 % of
+what is lost. Bandwidth alone would allow 120.00 times the throughput predicted
+there.
+
+With pace on, x, as ratios to without:
+ranks  throughput   cost
+    8       1.500  0.500
+1,600       1.250      -
+
+To 1e+06 samples:
+ranks  hours  GPU hours  cost  kWh
+1,600     10    1.6e+04     -  5.5
+Cheapest within 12 hours: 1,600 ranks.
+
+ - a limit"""
+
+
+def test_a_scaling_is_a_table_with_its_verdict_and_what_it_costs():
+    control = {"throughput": 1.5, "joules_per_unit": None, "cost_per_unit": 0.5}
+    size = {"ranks": 1600, "hours": 10.0, "rank_hours": 16e3, "cost": None, "kilowatt_hours": 5.5}
+    document = predicted(
+        point(8, 800.0, 100, goodput=0.9, control=control),
+        point(1600, 1200.0, 133, goodput=0.8,
+              control={**control, "throughput": 1.25, "cost_per_unit": None}),
+        name="big", control=["pace on", "x"], limits=["a limit"],
+        outlay={"target": 1e6, "sizes": [size], "deadline_hours": 12, "cheapest": 1600},
+    )  # fmt: skip
+    assert said("\n".join(scaling.page(document))) == PREDICTED
+    document["outlay"] |= {"cheapest": None, "deadline_hours": None}
+    assert "No size is fast enough." in scaling.page(document)
+    assert [*scaling.page({"points": []})] == ["no simulation finished"]
+
+
+def test_a_scaling_without_failures_and_costs_is_a_table_with_its_verdict():
+    text = said("\n".join(scaling.page(predicted(point(8, 800.0, 100)))))
+    assert text == (
+        "scaling: weak scaling, throughput in samples/s\n\n"
+        "ranks  ideal  bandwidth  predicted  per rank    step     CV     p99\n"
+        "    8    800        720        800   100.0 %  100 ms  0.013  200 ms\n\n"
+        "One size does not show how the job scales; give several with --ranks.\n"
+    )
+
+
+RISES = (
+    "Throughput still rises at 16 ranks, the largest size here; a rank has 75.0 % of what it has "
+    "at 8."
+)
+WHY = " From 8 to 16 ranks: waits grow"
+MISSED = ". Bandwidth alone would allow 1.20 times the throughput predicted there."
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [({"inside": True, "ranks": 8},
+      f"Throughput is highest at 8 ranks and falls beyond.{WHY}, 30 ms a step, 75.0 % of what is "
+      f"lost{MISSED}"),
+     ({"grown_ns": None}, f"{RISES}{WHY}{MISSED}"), ({"share": None}, f"{RISES}{WHY}{MISSED}"),
+     ({"grown_ns": 0.1 * MS}, RISES),  # a thousandth of a step
+     ({"grown_ns": 0.11 * MS},
+      f"{RISES}{WHY}, 110 µs a step, 75.0 % of what is lost{MISSED}")],
+)  # fmt: skip
+def test_a_verdict_of_scaling_tells_where_it_peaks_and_why(found, text):
+    document = predicted(point(8, 800.0, 100), point(16, 1200.0, 100), peak=peak(**found))
+    assert said(scaling.verdict(document)) == text
+
+
+def test_what_was_measured_at_sizes_is_a_table_with_notes():
+    points = [
+        {"ranks": ranks, "throughput": rate, "efficiency": share, "fitted": fitted}
+        for ranks, rate, share, fitted in ((8, 80.0, 1.0, 80.5), (1600, 120.0, 0.0075, None))
+    ]
+    law = {
+        "name": "USL", "contention": {"value": 0.05}, "coherency": {"value": 0.00012},
+        "knee": {"value": 137.2, "low": 126.0, "high": 153.0},
+        "peak": {"value": 2000.0, "low": 1700.0, "high": None},
+    }  # fmt: skip
+    found = {"points": points, "unit": "steps/s", "law": law, "recommended_ranks": 1024,
+             "last_doubling": {"ranks": (800, 1600), "gain": 0.25}}  # fmt: skip
+    assert said("\n".join(scaling.measured_table(found))) == (
+        "ranks   throughput  efficiency      law\n    8   80 steps/s       100 %     80.5\n"
+        "1,600  120 steps/s      0.75 %  unknown"
+    )
+    assert [*map(said, scaling.measured_notes(found))] == [
+        "USL: contention 5 %, coherency 0.00012",
+        "an added rank brings half as much as the first one from about 137 ranks (126 to 153)",
+        "throughput is highest at about 2,000 ranks (1,700 to any number), extrapolated from 1,600 "
+        "ranks",
+        "from 800 to 1,600 ranks throughput grows by 25 %",
+        "ranks worth using: 1,024",
+    ]
+    law |= {"knee": None, "peak": {"value": 1600.0}, "coherency": None}
+    assert [*scaling.measured_notes({"points": points, "law": law})] == [
+        "throughput is highest at about 1,600 ranks"
+    ]
+    assert [*scaling.measured_notes({"points": points, "law": None})] == []
+
+
+# -- a simulation ----------------------------------------------------------------------------------
+
+
+def result(**more):
+    use = {"operation": "all_reduce", "algorithm": "ring", "bytes": 1e9, "size": 8}
+    known = {
+        "name": "", "ranks": 8, "nodes": 1, "steps": 20, "partial": False, "throughput": 123.456,
+        "unit": "samples/s", "efficiency": 0.875, "mfu": None, "tflops_per_gpu": None,
+        "step_time": SimpleNamespace(mean_ns=100 * MS, cv=0.0125, p50_ns=99 * MS, p99_ns=130 * MS),
+        "shares": SimpleNamespace(
+            compute=0.8, exposed_communication=0.1, wait=0.05, input=0.05, held=0.0
+        ),
+        "collectives": [
+            SimpleNamespace(**use, alone_ns=alone * MS, busbw_gBps=gBps)
+            for alone, gBps in ((5.0, 350.0), (4.0, 437.5))
+        ],
+        "links": [SimpleNamespace(link=f"l{n}", utilisation=0.5, capacity_gBps=50.0)
+                  for n in range(4)],
+        "convergence": None, "energy": None, "goodput": None, "pacing": None,
+    }  # fmt: skip
+    return SimpleNamespace(**{**known, **more})
+
+
+PLAIN_RESULT = """\
+simulation: 8 ranks on 1 node, 20 steps
+  throughput   123.5 samples/s, 87.5 % of compute alone
+  step time    100 ms on average, CV 0.013, median 99 ms, p99 130 ms
+  time spent   compute 80.0 %, exposed communication 10.0 %, waiting for others
+               5.0 %, input 5.0 %
+  all_reduce   1 GB among 8 ranks by ring: 4 ms to 5 ms alone, bus bandwidth 350
+               GB/s
+  busiest link l0: 50.0 % of 50 GB/s
+  busiest link l1: 50.0 % of 50 GB/s
+  busiest link l2: 50.0 % of 50 GB/s
+"""
+
+
+def test_a_simulation_is_told_in_lines():
+    assert said(simulation.render(result())) == PLAIN_RESULT
+
+
+ALL = """\
+mine: 8 ranks on 1 node, 20 steps, interrupted
+  throughput   123.5 samples/s, 87.5 % of compute alone, 400 TFLOP/s a GPU, MFU
+               40.0 %
+  step time    100 ms on average, CV 0.013, median 99 ms, p99 130 ms
+  time spent   compute 70.0 %, exposed communication 0.0 %, waiting for others
+               0.0 %, input 10.0 %, pacing 20.0 %
+  staleness    2.5 updates on average, p99 7; largest stable step size 0.31 of
+               that of fresh gradients (a quadratic; says nothing about
+               accuracy)
+  exchange     every 4 steps; models differ in between
+  gradients    12.5 % are discarded
+  energy       12.5 J a sample, cost 0.002 a sample, 15 J and 0.003 with
+               failures and checkpoints
+  over weeks   90.0 % of the time is useful work (111.1 samples/s), 1.5
+               interruptions a day
+               lost: checkpoints 4.0 %, repeated work 6.0 %
+               a checkpoint every 1,200 s
+  pacing       it pays
+"""
+
+
+def test_a_simulation_is_told_with_all_that_was_asked_of_it():
+    age = SimpleNamespace(mean=2.5, p99=7.0)
+    shares = SimpleNamespace(compute=0.7, exposed_communication=0, wait=0, input=0.1, held=0.2)
+    weeks = {"useful": 0.9, "interruptions_per_day": 1.5, "writing": 0.04, "lost": 0.06,
+             "restarting": 0.0, "waiting": 0.0, "slowed": 0.0,
+             "checkpoint_interval_ns": 1.2e12}  # fmt: skip
+    energy = {"joules_per_unit": 12.5, "cost_per_unit": 0.002, "joules_per_useful_unit": 15.0,
+              "cost_per_useful_unit": 0.003}  # fmt: skip
+    found = result(
+        name="mine", partial=True, collectives=[], links=[], shares=shares, mfu=0.4,
+        tflops_per_gpu=400.0, goodput=weeks, energy=energy, pacing={"verdict": "it pays"},
+        convergence=SimpleNamespace(
+            staleness=age, stable_step_share=0.31, local_steps=4, discarded_share=0.125
+        ),
+    )  # fmt: skip
+    assert said(simulation.render(found)) == ALL
+
+
+@pytest.mark.parametrize("calibrated", [True, False])
+def test_an_expected_error_says_of_what_it_is(calibrated):
+    error = SimpleNamespace(median=0.05, worst=0.2, rows=12, kind="ddp", calibrated=calibrated)
+    how = "calibrated on other rows" if calibrated else "with nothing calibrated"
+    text = " ".join(said(simulation.off_by(error)).split())
+    assert text == f"error 5.0 % (median), 20.0 % at worst, of 12 measured rows of kind ddp, {how}"
+    assert simulation.off_by(None).endswith("there is no measured system like this one\n")
+
+
+# -- a comparison ----------------------------------------------------------------------------------
+
+
+def change(**more):
+    known = {"metric": "step_time", "unit": "ns", "baseline": 100 * MS, "value": 150 * MS,
+             "difference": 50 * MS, "low": 40 * MS, "high": 60 * MS, "relative": 0.5,
+             "relative_low": 0.4, "relative_high": 0.6, "verdict": "worse"}  # fmt: skip
+    return MetricChange(**{**known, **more})
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [({}, "+50 % (+40 to +60)"),
+     ({"relative": None}, "50 ms"), ({"relative_low": None}, "50 ms"),
+     ({"relative_high": None}, "50 ms"),
+     ({"unit": "1", "relative": None, "difference": 0.05, "low": -0.01, "high": 0.11},
+      "+5.0 pt (-1.0 to +11)")],
+)  # fmt: skip
+def test_a_change_is_told_in_percent_or_in_points(more, text):
+    assert said(comparison.difference(change(**more))) == text
+
+
+def test_numbers_of_two_runs_are_absolute_or_ratios():
+    assert [*map(said, comparison.values(change(), normalised=False))] == ["100 ms", "150 ms"]
+    assert comparison.values(change(), normalised=True) == ("1", "1.5")
+    assert comparison.values(change(baseline=0.0), normalised=True) == ("1", "unknown")
+    rate = change(unit="steps/s", baseline=10.0, value=5.0)
+    for units, shown in ((True, ["10 steps/s", "5 steps/s"]), (False, ["10", "5"])):
+        found = comparison.values(rate, normalised=False, units=units)
+        assert [*map(said, found)] == shown
+
+
+@pytest.mark.parametrize(
+    ("value_ns", "text"), [(0.4, "0"), (1.0, "+1 ns"), (-2 * MS, "-2 ms"), (2 * MS, "+2 ms")]
+)
+def test_a_change_of_a_time_has_its_sign_and_whole_nanoseconds(value_ns, text):
+    assert said(comparison.change_of(value_ns)) == text
+
+
+def test_a_table_is_aligned_to_the_right_but_where_asked():
+    rows = [["a", "bbb"], ["cc", "d"]]
+    assert table(rows) == [" a  bbb", "cc    d"]
+    assert table(rows, left=(1,), gap="|") == [" a|bbb", "cc|d  "]
+
+
+# -- sentences of a run ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("last", "text"),
+    [(111 * MS, ["steps grow longer: 100 ms in the first quarter of the run, 111 ms in the last"]),
+     (109 * MS, [])],
+)  # fmt: skip
+def test_growth_is_told_from_a_tenth_on(last, text):
+    found = sentences.growth({"first_ns": 100 * MS, "last_ns": last})
+    assert [*map(said, found)] == text
+    assert [*sentences.growth(None)] == []
+
+
+@pytest.mark.parametrize(
+    ("shares", "period", "text"),
+    [({"wait": 0.06, "compute": 0.88, "network": 0.06}, 12.5,
+      "steps are bound by own work in 88 %, by waiting in 6 %, by network in 6 % of them, with 3 "
+      "changes; the pattern repeats every 12.5 steps"),
+     ({"wait": 0.06, "compute": 0.94}, None,
+      "steps are bound by own work in 94 %, by waiting in 6 % of them, with 3 changes"),
+     ({"wait": 0.04, "compute": 0.96}, 12.5, None)],
+)  # fmt: skip
+def test_what_bounds_steps_is_told_where_it_changes(shares, period, text):
+    found = {"shares": shares, "changes": 3, "period_steps": period}
+    assert [*map(said, sentences.regimes(found))] == [text] * (text is not None)
+
+
+def test_blame_names_those_that_most_is_waited_for():
+    culprits = [{"rank": rank, "share": share} for rank, share in
+                ((3, 0.3), (1, 0.1), (4, 0.1), (5, 0.1), (2, 0.1))]  # fmt: skip
+    found = {"rank_seconds": 12.0, "culprits": culprits, "drift": 0.5}
+    assert [*map(said, sentences.blame(found))] == [
+        "of 12 s of waiting, most is for rank 3 (30 %), rank 1 (10 %), rank 4 (10 %), rank 5 "
+        "(10 %)",
+        "from start to end of the run 50 % of the waiting moves to other ranks",
+    ]
+    found = {"rank_seconds": 12.0, "culprits": [{"rank": 3, "share": 0.5}], "drift": 0.49}
+    assert [*map(said, sentences.blame(found))] == ["of 12 s of waiting, no rank causes most"]
+    assert [*sentences.blame({"culprits": [{"rank": 3, "share": 0.09}]})] == []
+    delay = {"rank": 3, "delay_ns": 80 * MS, "step": 7, "rank_seconds_lost": 2.0}
+    for more, text in (
+        ({"victims_count": 1, "steps_to_decay": None}, "1 rank loses 2 s"),
+        ({"victims_count": 1200, "steps_to_decay": 1},
+         "1,200 ranks lose 2 s together, gone after 1 step"),
+    ):  # fmt: skip
+        [shown] = sentences.blame({"culprits": [], "largest_delay": {**delay, **more}})
+        assert said(shown) == f"largest delay: rank 3 is 80 ms late in step 7; {text}"
+
+
+def test_checkpoints_and_asynchrony_are_told_where_they_change_something():
+    found = {"reset": 2, "amplified": 1, "unchanged": 1200}
+    assert [*sentences.checkpoints(found)] == [
+        "checkpoints and restarts: the run is steadier after 2 of 1,203 and less steady after 1 of "
+        "1,203"
+    ]
+    assert [*sentences.checkpoints({"unchanged": 3})] == []
+    stale = {"steps_per_round": 8.0, "staleness": {"mean": 1.5, "p95": 3.0, "max": 4.0}}
+    assert [*map(said, sentences.asynchrony(stale))] == [
+        "ranks synchronize every 8 steps, not always",
+        "updates are 1.5 steps stale on average, 3 at p95, 4 at most",
+    ]
+    regular = {"steps_per_round": 8.0, "regular_rounds": True}
+    assert [*sentences.asynchrony(regular)] == ["ranks synchronize every 8 steps"]
+
+
+def test_ports_are_compared_over_nodes():
+    ports = [{"node": node, "port": "p0", "sent_gBps": rate}
+             for node, rate in (("a", 5.0), ("", 2.5), ("b", None))]  # fmt: skip
+    assert [*map(said, sentences.ports(ports))] == [
+        "ports of network adapters send 2.5 to 5 GB/s; least: port p0 of the node"
+    ]
+    assert [*sentences.ports(ports[:1])] == []
+
+
+PACED = {
+    "held_ranks": [1, 2], "held_share": 0.25, "held_mean_ns": 5 * MS, "lost_at_most": 0.01,
+    "effect": None, "verdicts": {"kept": 1, "off": 1}, "ranks": [1, 2],
+}  # fmt: skip
+
+
+def test_pacing_is_told_with_whom_it_delayed_and_what_came_of_it():
+    delayed = "pacing delayed ranks 1 and 2 in 25 % of the paced ranks' steps, by 5 ms on average"
+    lost, result = (
+        "the delays cost at most 1 % of their time",
+        "result of its trials: kept (1 rank), off (1 rank)",
+    )
+    assert [*map(said, sentences.pacing(PACED))] == [delayed, lost, result]
+    alone = {**PACED, "lost_at_most": None, "verdicts": {"kept": 2}}
+    assert [*map(said, sentences.pacing(alone))] == [delayed, "result of its trials: kept"]
+    nobody = [*sentences.pacing({**PACED, "held_ranks": []})]
+    assert nobody[0] == "pacing delayed no rank: none was early often enough, or the trial ended it"
+    kind = {"ranks": [1], "step_mean_ns": 100 * MS, "step_cv": 0.02, "held": 0.03, "wait": 0.1}
+    beside = {"paced": kind, "unpaced": {**kind, "ranks": [2], "wait": None}}
+    assert [*map(said, sentences.pacing({**PACED, "beside": beside, "part": "half"}))][:2] == [
+        "only rank 1 may be paced, as chosen (half); rank 2 only decided and recorded",
+        "paced ranks: steps of 100 ms, CV 0.02, delayed 3 % of the time, waiting 10 %; unpaced "
+        "ranks: steps of 100 ms, CV 0.02, delayed 3 % of the time",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "says"),
+    [(0.001, 0.02, "it gains here"), (0.0, 0.02, "no effect can be told"),
+     (-0.02, 0.0, "no effect can be told"), (-0.02, -0.001, "it costs here"),
+     (None, None, "too few for an interval; run longer")],
+)  # fmt: skip
+def test_an_effect_of_pacing_is_one_beyond_its_interval(low, high, says):
+    effect = {"pairs": 4, "gain": 0.01, "low": low, "high": high}
+    [text] = [one for one in sentences.pacing({**PACED, "effect": effect}) if "4 pairs of" in one]
+    assert says in text
+    assert ("+1.0 % (95 % interval" in text) is (low is not None)
+
+
+def test_actions_are_told_with_their_gain_and_reason():
+    known = {"action": "gc", "word": "kept", "acted_steps": 12, "pairs": 4, "reason": "it pays"}
+    told = [
+        {**known, "gain": 0.05, "low": 0.04, "high": 0.06},
+        {**known, "of": "all", "note": "off", "gain": -0.05, "low": -0.06, "high": -0.04,
+         "reason": None},
+        {"action": "gc", "word": "kept", "pairs": 1, "gain": 0.05},
+        {"action": "gc", "word": "kept"},
+    ]  # fmt: skip
+    assert [*map(said, sentences.describe_actions({"acted": told}))] == [
+        "gc: kept; active in 12 steps; a step is shorter by 5 % (4 to 6 %), from 4 pairs of "
+        "blocks; it pays",
+        "gc, all: off; active in 12 steps; a step is longer by 5 % (4 to 6 %), from 4 pairs of "
+        "blocks",
+        "gc: kept; a step is shorter by 5 %, no interval yet, from 1 pair of blocks",
+        "gc: kept",
+    ]
+    assert [*sentences.describe_actions({})] == []
+
+
+def test_stragglers_are_told_by_their_parts_the_slowest_first():
+    found = {
+        "blocking_slowdown": 1.25, "launch_slowdown": 1.1, "ms": {"Ms": 0.5}, "mw": {"Mw": 0.25},
+        "blocking_decompose_by_stage": {f"{n}": 1.2 - n / 100 for n in range(5)},
+        "blocking_decompose_by_dp_rank": {"0": 1.1},
+    }  # fmt: skip
+    assert [*map(said, sentences.stragglers(found))] == [
+        "slowdown 1.25 ×: the step over one with every operation at its usual time; 1.1 × from "
+        "work that was not recorded",
+        "of the slowdown, 50 % disappears with a usual last stage (M_S) and 25 % with usual "
+        "slowest workers (M_W)",
+        "slowdown by stage: 0 1.2 ×, 1 1.19 ×, 2 1.18 ×, 3 1.17 × …",
+        "slowdown by data-parallel rank: 0 1.1 ×",
+    ]
+    assert [*sentences.stragglers({"blocking_slowdown": None})] == []
