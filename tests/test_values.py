@@ -74,6 +74,7 @@ def test_what_can_be_is_what_it_says(kind, value, found):
         (values.number(0, 1), -0.01, "a number from 0 to 1"),
         (values.number(0, 1), True, "a number from 0 to 1"),
         (values.number(0, above=True), 0, "a number above 0"),
+        (values.number(0, 1, above=True), 0, "a number above 0, at most 1"),
         (values.number(0, above=True), 1e-10, "a number above 0, at least 1e-09"),
         (values.number(0, most=1e12), 1e13, "a number of at least 0, at most 1,000,000,000,000"),
         (values.number(0), float("inf"), "a number of at least 0"),

@@ -121,7 +121,8 @@ def number(
     `most` a unit must be wrong, or no memory suffices."""
     expects = f"{what} {'above' if above else 'of at least'} {low:g}"
     if high < math.inf:
-        expects = f"{what} from {low:g} to {high:,.16g}"
+        bounds = f"above {low:g}, at most" if above else f"from {low:g} to"
+        expects = f"{what} {bounds} {high:,.16g}"
 
     def parse(value: object) -> float:
         found = _numeric(value)

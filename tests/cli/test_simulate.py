@@ -55,6 +55,19 @@ def test_json_holds_the_numbers(scenario, capsys):
     assert (result["ranks"], result["steps"], result["partial"]) == (2, 5, False)
 
 
+@pytest.mark.parametrize(("asked", "told"), [
+    ("{algorithm='nvls'}", "collectives.algorithm nvls without effect: the step's go by ring"),
+    ("{algorithm='tree'}", ""),
+    ("{algorithm='nccl',nccl_algo='nvls_tree'}", "collectives.nccl_algo nvls_tree without effect"),
+    ("{algorithm='nccl',nccl_algo='tree'}", ""),
+])  # fmt: skip
+def test_an_algorithm_that_no_collective_of_the_step_has_is_told(scenario, asked, told, capsys):
+    """Two nodes share no switch between GPUs, and theirs reduces nothing."""
+    assert main(["simulate", scenario, "--set", f"collectives={asked}"]) == 0
+    assert told in (said := capsys.readouterr().err)
+    assert told or not said
+
+
 def test_one_field_can_be_changed(scenario, capsys):
     main(["simulate", scenario, "--json", "--set", "work.forward_ms=20", "--set", "run.steps=3"])
     result = json.loads(capsys.readouterr().out)

@@ -98,6 +98,8 @@ def test_the_switch_between_gpus_reduces_where_it_can():
     assert set_up(scenario(*sets)).flows[0].algorithm == "ring"
     able = scenario(*sets, "cluster.gpu_link_reduces=true")
     assert set_up(able).flows[0].algorithm == "nvls"
+    asked = scenario(*sets, "collectives.algorithm=nvls")
+    assert set_up(asked).flows[0].algorithm == "ring"
 
 
 @pytest.mark.parametrize(("asked", "operation", "used"), [

@@ -24,12 +24,13 @@ from tests.simulate.worlds import scenario
         ("work.gradient_bytes=25XB", "such as 25MB"),
         ("strategy.kind=sync", "strategy.kind must be one of synchronous"),
         ("fabric.kind=torus", "fabric.shape must be two or three lengths"),
+        ("strategy.compression=0", "must be a number above 0, at most 1, found 0"),
         ("run.warm_up=100", "run.warm_up is 100; it must be below run.steps, 100"),
         ("neighbours=[{nodes='0-5'}]", "neighbours[0].nodes names 5, but nodes are 0 to 0"),
-        ("strategy.island_ranks=2", "which does not divide 1 ranks; 2 would do"),
+        ("strategy.island_ranks=2", "which does not divide 1 ranks; 2 ranks would do"),
         (
             "cluster.nodes=8; work.kind=tensor; work.tensor_parallel=3",
-            "does not divide 8 ranks; 6 would do",
+            "does not divide 8 ranks; 6 ranks would do",
         ),
         ("job.placement=given; job.nodes=0-9", "job.nodes names 9, but nodes are 0 to 0"),
         ("noise=[{sigma=.1}]", "--set takes TOML, found [{sigma=.1}]: "),
@@ -193,17 +194,8 @@ def test_what_cannot_be_is_refused_by_name(setting, message):
             "reliability.spares without effect: no failure takes a node out",
         ),
         (
-            "collectives={algorithm='nccl',nccl_algo='tree'}; work.kind=fsdp",
-            "collectives.nccl_algo without effect: the step has no all-reduce, and all else NCCL",
-        ),
-        (
-            "collectives={algorithm='nccl',nccl_algo='tree'}; work={kind='collective',"
-            "operation='all_gather'}",
-            "collectives.nccl_algo without effect: the step has no all-reduce",
-        ),
-        (
-            "collectives={algorithm='nccl',nccl_algo='nvls'}; work.kind=ddp",
-            "collectives.nccl_algo without effect: give cluster.gpu_link_reduces",
+            "collectives.algorithm=nccl; cluster.gpu_link_latency_us=9",
+            "cluster.gpu_link_latency_us without effect: collectives.algorithm nccl has NCCL's",
         ),
     ],
 )
@@ -226,10 +218,8 @@ def test_what_has_no_effect_is_told(setting, sentence):
      "cluster.core_numa=[1]; cluster.far_cores_factor=2",
      "cluster.nodes=2; cluster.kinds=[{nodes='1',core_numa=[1]}]; cluster.far_cores_factor=2",
      "reliability.failures_per_1000_node_days=2; reliability.repair_h=9",
-     "collectives={algorithm='nccl',nccl_algo='tree'}",
-     "collectives={algorithm='nccl',nccl_algo='nvls'}; cluster.gpu_link_reduces=true",
-     "collectives={algorithm='nccl',nccl_algo='tree'}; work.kind=fsdp; work.shard_ranks=1; "
-     "cluster.nodes=2"],
+     "collectives.algorithm=nccl; cluster.gpu_link_latency_us=9; cluster.nodes=2; "
+     "work.kind=pipeline; work.pipeline_parallel=2"],
 )  # fmt: skip
 def test_of_what_has_an_effect_nothing_is_told(setting):
     assert not list(without_effect(scenario(*setting.split("; "))))

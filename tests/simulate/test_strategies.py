@@ -92,6 +92,23 @@ def test_compression_sends_less_and_takes_time():
     assert gained == pytest.approx(saved - 3 * MS, rel=1e-6)
 
 
+@pytest.mark.parametrize("work", [("work.kind=ddp",), ("work.kind=fsdp", "work.shard_ranks=2")])
+def test_compressed_averages_take_time_only_where_there_are_any(work):
+    """In one of five steps a quarter of the bytes, and 3 ms; a shard's gradients stay as they are.
+
+    By hand, with 12.5 GB/s and 2 µs a message in rings: an average of S among four is
+    6 (2 µs + S/4 ÷ 12.5 GB/s), one of S/2 between two 2 (2 µs + S/4 ÷ 12.5 GB/s).
+    """
+    sets = ("cluster.nodes=4", "work.forward_ms=9", "work.gradient_bytes=100MB", "run.steps=5",
+            "collectives.algorithm=ring", "strategy.kind=diloco", "strategy.every=5")  # fmt: skip
+    whole, packed = (
+        simulate(scenario(*sets, *work, *more)).step_time.mean_ns / MS
+        for more in ([], ["strategy.compression=.25", "strategy.encode_ms=3"])
+    )
+    rounds = 6 if len(work) == 1 else 2
+    assert whole - packed == pytest.approx((rounds * 0.75 * 25 / 12.5 - 3) / 5, rel=1e-6)
+
+
 def test_so_do_collectives_alone():
     sets = ("cluster.nodes=4", "work.kind=collective", "work.gradient_bytes=1GB", "run.steps=2")
     whole = simulate(scenario(*sets)).step_time.mean_ns

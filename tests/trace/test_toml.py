@@ -57,3 +57,8 @@ def test_a_list_that_never_ends_is_refused_in_one_line():
 def test_a_size_beyond_any_number_is_refused_by_name():
     with pytest.raises(ConfigError, match=r"work\.gradient_bytes must be"):
         scenario.parse({}, [f"work.gradient_bytes='{'9' * 400}GB'"])
+
+
+def test_what_an_editor_puts_before_a_text_is_not_read(tmp_path):
+    (tmp_path / "marked.toml").write_text("\ufeffsteps = 3\n")
+    assert read_toml(tmp_path / "marked.toml") == {"steps": 3}

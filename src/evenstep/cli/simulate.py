@@ -16,7 +16,7 @@ from evenstep.report.terminal.simulation import off_by, render
 from evenstep.scenario import scenario
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate import simulation
-from evenstep.simulate.result import Result
+from evenstep.simulate.result import Result, not_taken
 from evenstep.trace.spool.folder import RunFolder
 
 
@@ -30,6 +30,8 @@ def main(args: argparse.Namespace) -> int:
     with _folder(args) as folder:
         with scenario.named(args.scenario):
             result = _simulate(asked, args, folder)
+        if other := not_taken(asked.collectives, result.collectives):
+            say(other)
         if args.html is not None and folder is not None:
             _draw(args, result, folder)
     from evenstep.reproduce.published.table import estimate

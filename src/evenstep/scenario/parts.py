@@ -197,8 +197,10 @@ class Strategy:
     outer_ms: float = number(0.0, "of local_sgd and diloco: the outer optimizer")
     bound: int = count(0, "of stale_synchronous: steps a rank may be ahead")
     backups: int = count(0, "of backup_workers and partial_reduce: ranks not waited for")
-    compression: float = number(1.0, "bytes sent over bytes of the gradients", high=1.0, above=True)
-    encode_ms: float = number(0.0, "time to compress and expand again, per step")
+    compression: float = number(
+        1.0, "bytes sent over those of the gradients, or of the averages", high=1.0, above=True
+    )
+    encode_ms: float = number(0.0, "time to compress and expand these again, each time")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -117,20 +117,16 @@ def _conditions(scenario: Scenario) -> Iterator[tuple[str, object, str]]:
     yield "cluster.storage_gBps", work.input_bytes, "give work.input_bytes"
     yield "work.input_bytes", scenario.cluster.storage_gBps, "give cluster.storage_gBps"
     yield "fabric.incast_goodput", scenario.neighbours, "give neighbours"
-    given, way = scenario.reliability, scenario.collectives
+    given = scenario.reliability
     accounted = any(getattr(given, name) for name in _NEEDED["reliability"])
     broken = given.failures_per_1000_node_days * given.node_share
     lasts = broken or any(part.hardware for part in given.parts)
     for name in ("repair_h", "spares"):
         yield f"reliability.{name}", lasts or not accounted, "no failure takes a node out"
-    alone = work.operation if work.kind == "collective" else "all_reduce"
-    if work.kind == "fsdp" and work.shard_ranks in (0, scenario.ranks):
-        alone = "all_gather"
-    if way.algorithm == "nccl":
-        rings = "the step has no all-reduce, and all else NCCL sends in rings"
-        yield "collectives.nccl_algo", alone == "all_reduce", rings
-        switch = scenario.cluster.gpu_link_reduces or not way.nccl_algo.startswith("nvls")
-        yield "collectives.nccl_algo", switch, "give cluster.gpu_link_reduces"
+    messages = work.pipeline_parallel > 1 or work.expert_parallel > 1 or work.kind == "experts"
+    own = scenario.collectives.algorithm != "nccl" or messages or work.operation == "all_to_all"
+    why = "collectives.algorithm nccl has NCCL's latencies"
+    yield "cluster.gpu_link_latency_us", own, why
     yield "work.expert_parallel", work.layers, "give work.layers"
     if is_pipeline:
         sent, imbalanced = work.pipeline_parallel > 1 or inside, work.expert_parallel > 1
@@ -304,8 +300,8 @@ def _check_work(scenario: Scenario) -> None:
         ("strategy.island_ranks", strategy.island_ranks, scenario.ranks, "ranks"),
     ):  # fmt: skip
         if whole % (size or 1):
-            fits = f"; {max(whole // size, 1) * size} would do"
-            raise ConfigError(f"{name} is {size}, which does not divide {whole} {what}{fits}")
+            fits = f"{max(whole // size, 1) * size} {what} would do"
+            raise ConfigError(f"{name} is {size}, which does not divide {whole} {what}; {fits}")
     _check_schedule(work)
     if work.kind == "fsdp":
         _check_sharded(work, strategy, scenario.ranks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
@@ -10,7 +11,7 @@ import numpy as np
 from evenstep import checkpoints
 from evenstep.allreduce import RING_PASSES, bus_factor
 from evenstep.documents import Document, Meta
-from evenstep.scenario.parts import Energy, Part, Reliability
+from evenstep.scenario.parts import OPERATIONS, Collectives, Energy, Part, Reliability
 from evenstep.scenario.scenario import AVERAGING, SPARING, UNSYNCHRONISED, Scenario
 from evenstep.simulate.fabric.flows import Flow
 from evenstep.simulate.fabric.placement import Placement
@@ -128,6 +129,18 @@ class Result(Document):
     def fabric(self) -> list[dict[str, Any]]:
         """Its links by kind, in numbers."""
         return self.fabric_map().summary()
+
+
+def not_taken(asked: Collectives, used: Sequence[CollectiveUse]) -> str:
+    """That no collective of a step goes by the algorithm that is asked for, as a sentence; else
+    nothing."""
+    field = "nccl_algo" if asked.algorithm == "nccl" else "algorithm"
+    name = getattr(asked, field)
+    taken = {one.algorithm.partition("/")[0] for one in used if one.operation in OPERATIONS}
+    if name in ("", "auto", *taken) or not taken:
+        return ""
+    others = " and ".join(sorted(taken))
+    return f"collectives.{field} {name} without effect: the step's go by {others}"
 
 
 def summed_up(

@@ -57,11 +57,19 @@ class Request:
     channels: int = 1
     servers: int = 1
     imbalance: float = 0.0  # of all_to_all: additional share of the first rank of a group
+    switch_reduces: bool = False  # the one between the GPUs of a node
 
     @property
     def size(self) -> int:
         """Ranks of a group."""
         return int(self.members.shape[1])
+
+    @property
+    def in_switch(self) -> bool:
+        """Whether it is a reduction that the switch of a node can carry out, in every group."""
+        node = self.node[self.members]
+        inside = bool((node == node[:, :1]).all())
+        return self.operation == "all_reduce" and self.switch_reduces and inside
 
 
 Pattern = tuple[Round, ...]
@@ -239,8 +247,7 @@ def server(request: Request) -> Pattern:
 
 def nvls(request: Request) -> Pattern:
     """The switch between the GPUs of a node reduces: each GPU sends and receives S once."""
-    node = request.node[request.members]
-    if request.operation != "all_reduce" or bool((node != node[:, :1]).any()):
+    if not request.in_switch:
         return ring(request)
     return (_messages(request.members, request.members, request.bytes)._replace(joined=True),)
 
@@ -250,15 +257,13 @@ ALGORITHMS: dict[str, Algorithm] = {
 }
 
 
-def candidates(request: Request, *, switch_reduces: bool) -> tuple[str, ...]:
+def candidates(request: Request) -> tuple[str, ...]:
     """Algorithms that a library chooses from, as NCCL: rings, trees, and the switch in a node."""
     if request.operation == "all_to_all":
         return ("direct",)
     if request.operation != "all_reduce":
         return ("ring",)
-    node = request.node[request.members]
-    inside = bool((node == node[:, :1]).all())
-    return ("ring", "tree", *(("nvls",) if inside and switch_reduces else ()))
+    return ("ring", "tree", *(("nvls",) if request.in_switch else ()))
 
 
 def lay_out(algorithm: str, request: Request) -> Pattern:

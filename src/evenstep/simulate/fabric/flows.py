@@ -117,13 +117,14 @@ class CollectiveLibrary:
         request = Request(
             operation, members, self.placement.node, size_bytes,
             settings.channels or cluster.nics_per_node, settings.servers, imbalance,
+            cluster.gpu_link_reduces,
         )  # fmt: skip
         launch_ns = settings.launch_us * 1e3
         if settings.algorithm == "nccl" and operation != "all_to_all" and request.size > 1:
             return self._as_nccl(request, launch_ns)
         names: tuple[str, ...] = (settings.algorithm,)
         if settings.algorithm in ("auto", "nccl"):
-            names = collectives.candidates(request, switch_reduces=cluster.gpu_link_reduces)
+            names = collectives.candidates(request)
         found = [lay_on(self.network, self.placement, request, name, launch_ns) for name in names]
         return min(found, key=lambda flow: sum(stage.duration_ns for stage in flow.stages))
 

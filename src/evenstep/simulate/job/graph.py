@@ -300,9 +300,9 @@ class GraphDraft:
                 role.compute(work.input_ms * 1e6)
 
     def after(self, role: RankProgram) -> None:
-        """Add the optimizer phase; of collectives alone only what compression takes."""
+        """Add the optimizer phase, and where gradients are exchanged what compression takes."""
         optimizer_ms = 0.0 if self.work.kind == "collective" else self.work.optimizer_ms
-        length = (optimizer_ms + self.strategy.encode_ms) * 1e6
+        length = (optimizer_ms + (self.strategy.encode_ms if self.exchanges else 0.0)) * 1e6
         if length:
             with role.phase(Phase.OPTIMIZER):
                 role.compute(length)

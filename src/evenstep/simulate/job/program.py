@@ -145,7 +145,7 @@ def _add_gathers(
         slowed = flying if draft.work.overlap_slowdown else -1
         begun = done = role.compute(chunk_ns, slowed_by=slowed)
         if sends:
-            sent = layer * draft.strategy.compression
+            sent = layer * (draft.strategy.compression if draft.exchanges else 1.0)
             number = draft.use(library.flow("reduce_scatter", sent, shards))
             if number >= 0:
                 done = role.exchange(number, done)
@@ -198,9 +198,9 @@ def _add_averaging(draft: GraphDraft, graph: JobGraph) -> JobGraph:
     for role in graph.roles:
         if number >= 0:
             role.wait(role.exchange(number, role.compute(0.0)))
-        if strategy.outer_ms:
+        if outer_ms := strategy.outer_ms + strategy.encode_ms:
             with role.phase(Phase.OPTIMIZER):
-                role.compute(strategy.outer_ms * 1e6)
+                role.compute(outer_ms * 1e6)
     return draft.graph(*graph.roles, role=graph.role)
 
 

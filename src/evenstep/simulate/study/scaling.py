@@ -265,10 +265,12 @@ def parts(setup: Setup) -> Parts:
     latency = sum(_latency_ns(flow) for flow in flows)
     alone = sum(alone_ns(flow) for flow in flows)
     work, strategy = setup.scenario.work, setup.scenario.strategy
-    outer_ms = strategy.outer_ms / strategy.every if strategy.kind in AVERAGING else 0.0
+    exchange_ms = strategy.encode_ms
+    if strategy.kind in AVERAGING:
+        exchange_ms = (exchange_ms + strategy.outer_ms) / strategy.every
     return Parts(
         moved, latency, max(alone - moved - latency, 0.0),
-        (work.optimizer_ms + strategy.encode_ms + outer_ms) * 1e6, bubble_ns(work),
+        (work.optimizer_ms + exchange_ms) * 1e6, bubble_ns(work),
         _bandwidth_only_ns(setup),
     )  # fmt: skip
 

@@ -167,7 +167,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     if len(data) > MOST_BYTES:
         raise ConfigError(f"{path} has more than {MOST_BYTES} bytes; settings take a few")
     try:
-        return parse_toml(data.decode())
+        return parse_toml(data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         reasons = {RecursionError: "it is nested too deep", UnicodeDecodeError: "it is not text"}
         said = reasons.get(type(error), error)
