@@ -29,7 +29,7 @@ def drawn(kind, seed=0, shape=SHAPE):
 def mean_of_maximum(noise, ranks):
     """E[max] by quadrature over the table."""
     part = Segment(np.zeros(1), np.ones(1), np.zeros(1), noise, np.arange(1))
-    at, cdf = _maximum(part, np.zeros(ranks, int), ranks)
+    at, cdf = _maximum(part, np.zeros(ranks, int))
     return float((np.diff(cdf) * (at[1:] + at[:-1]) / 2).sum() + cdf[0] * at[0])
 
 

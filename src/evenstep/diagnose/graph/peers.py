@@ -22,7 +22,7 @@ from evenstep.diagnose.graph.structure import (
 from evenstep.diagnose.levels import ERRORS, MINOR, MOST, NEARLY_ALL
 from evenstep.statistics.interval import MAD_SIGMA
 from evenstep.statistics.trend import linear, rank_values
-from evenstep.trace.columns import Array, positions_by_key, smallest_of
+from evenstep.trace.columns import Array, largest_of, positions_by_key, smallest_of
 
 LONG = 0.01  # of a lane's work in a step: shorter rows are left out
 ROUNDS = 4  # of dividing rows of two micro-batches by what each takes elsewhere
@@ -103,19 +103,51 @@ def _pool(
     return Peers(lanes, segments, begin + held.reshape(shape)[turn], there)
 
 
-def between_barriers(graph: Graph, part: Peers, own_ns: Array) -> Array:
-    """Own work of rows of all lanes, with waits in narrower groups, before each place where most
-    wait for a widest group, and after the last: (places + 1, steps, lanes)."""
-    wait, table = graph.rows.wait[part.rows], graph.operations
+def between_barriers(graph: Graph, part: Peers, own_ns: Array, wide: Array) -> tuple[Array, Array]:
+    """Own work of rows of all lanes, with waits for other operations, before each place where most
+    wait for one of the `wide` operations (a mask), and after the last: (places + 1, steps, lanes).
+    And when each lane was past these places: (places, steps, lanes), nan where it need not wait.
+    """
+    wait = graph.rows.wait[part.rows]
     known = (wait >= 0) & part.there
-    wide = known & (table.members[wait] == table.members.max(initial=0)) if len(table) else known
-    over = np.append(table.over_ns, 0)[wait]
-    blocked = np.where(known, np.maximum(over - graph.rows.at_ns[part.rows], 0), 0)
-    often = (wide & (blocked > 0)).mean(axis=(0, 1)) >= MOST
+    wide = known & np.append(wide, False)[wait]
+    at, over = graph.rows.at_ns[part.rows], np.append(graph.operations.over_ns, 0)[wait]
+    blocked = np.where(known, np.maximum(over - at, 0), 0)
+    places = np.flatnonzero((wide & (blocked > 0)).mean(axis=(0, 1)) >= MOST)
     own = part.by_place(own_ns).astype(float)
     own[:, :, 1:] += np.where(wide, 0.0, blocked)[:, :, :-1]  # counts with the work after it
-    cut = np.split(own, np.flatnonzero(often) + 1, axis=2)
-    return np.stack([chunk.sum(axis=2) for chunk in cut])
+    cut = np.split(own, places + 1, axis=2)
+    past = np.where(wide, np.maximum(over, at), np.nan)[:, :, places]
+    return np.stack([chunk.sum(axis=2) for chunk in cut]), np.moveaxis(past, 2, 0)
+
+
+def replicas(graph: Graph) -> tuple[Array, Array]:
+    """Which replica of the job each lane is part of, and the mask of the collectives that reach
+    several: (lanes,) and (operations,).
+
+    Lanes of a replica share its work: they pass messages on, or are in groups that reach less far
+    from the first lane to the last, as shards within a node do, than those that hold all together.
+    A lane is its own where all groups reach as far, or where messages alone hold all together.
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    count, lanes, table = len(graph.operations), len(graph.ranks), graph.operations
+    link = np.stack([graph.rows.enter, graph.rows.wait])
+    lane, link = np.broadcast_to(graph.rows.lane, link.shape)[link >= 0], link[link >= 0]
+    first = smallest_of(lane, link, count, most=lanes)
+    reach = np.where(table.message, 0, largest_of(lane, link, count, least=0) - first)
+    pair = np.unique((reach[link] * lanes + first[link]) * lanes + lane)
+    far, *ends = np.unravel_index(pair, (lanes, lanes, lanes))
+    joined = []
+    for most in np.unique(far):
+        near, edges = far <= most, np.stack(ends)[:, far <= most]
+        joined.append(connected_components(coo_array((near[near], edges), shape=(lanes,) * 2)))
+    nearer = [member for components, member in joined if components > joined[-1][0]]
+    unit = nearer[-1] if nearer else np.arange(lanes)
+    wide = np.zeros(count, bool)
+    wide[link[unit[lane] != unit[first[link]]]] = True
+    return unit, wide & ~table.message
 
 
 def _kinds(graph: Graph, rows: Array, link: str) -> list[Array]:

@@ -85,9 +85,11 @@ class Costs:
         much earlier to others, where it waits: (2, steps, lanes); in proportion to the part of
         rows' own work. 0 of lanes with programs of their own."""
         found = np.zeros((2, len(self.graph.steps), len(self.graph.ranks)))
-        everybody = self.graph.operations.members.max(initial=0) == found.shape[2]
-        for peer in (one for one in self.parts if everybody and len(one.lanes) == found.shape[2]):
-            cuts = [between_barriers(self.graph, peer, of) for of in (self.graph.own_ns, part_ns)]
+        everybody = self.graph.operations.members == found.shape[2]
+        whole = (one for one in self.parts if everybody.any() and len(one.lanes) == found.shape[2])
+        for peer in whole:
+            own_ns = self.graph.own_ns, part_ns
+            cuts = [between_barriers(self.graph, peer, of, everybody)[0] for of in own_ns]
             for cut in cuts:
                 cut[0] += cut[-1]  # the last of a step and the first of the next end at one barrier
             for own, part in zip(*(cut[:-1] for cut in cuts), strict=True):

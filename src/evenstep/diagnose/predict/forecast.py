@@ -1,11 +1,13 @@
 """A forecast of a measured run at other sizes: step time, CV and p99.
 
-A step is cut at its barriers: collectives of the widest groups in which the training thread was
-blocked. The time of a rank between two of them, also in narrower groups, is its own. A step at n
-ranks is the sum over its segments of the maximum of n own times, plus a rest.
+A step is cut at its barriers: collectives between replicas in which the training thread was
+blocked. A replica is a rank, or ranks that share its work: shards in a node, tensors in parallel
+or stages of a pipeline. The time of a replica between two barriers, also in groups of its own, is
+its own. A step with n replicas is the sum over its segments of the maximum of n own times, plus a
+rest. At other sizes a replica has as many ranks.
 
-An own time is a rank's usual time, plus a part that all ranks share in a step, plus independent
-noise of one form, as wide as the rank's. The distribution of the maximum follows from the noise's
+An own time is a replica's usual time, plus a part that all share in a step, plus independent noise
+of one form, as wide as the replica's. The distribution of the maximum follows from the noise's
 survival function by P(max <= x) = Π F((x − l_j) / s_j), so that no rank is drawn one by one. Runs
 of as many steps as measured are drawn from it; an interval holds the middle 98 % of them, each with
 a model fitted to resampled steps.
@@ -25,7 +27,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from evenstep.allreduce import bus_factor, depth
-from evenstep.diagnose.graph.peers import between_barriers, peers
+from evenstep.diagnose.graph.peers import Peers, between_barriers, peers, replicas
 from evenstep.diagnose.graph.structure import Graph
 from evenstep.diagnose.levels import FEWEST, MINOR, SIGMAS
 from evenstep.diagnose.measure.grid import StepGrid
@@ -57,6 +59,7 @@ class Growth(NamedTuple):
     bytes_per_ns: float | None  # equals GB/s
     latency_share: float | None
     elsewhere: tuple[tuple[int, float], ...] = ()
+    width: int = 1  # ranks of a replica: groups that reach several have a member of each
 
     def factor(self, ranks: int) -> float:
         """Growth from the measured size: bandwidth in ring form, latency in tree form."""
@@ -91,38 +94,43 @@ class Growth(NamedTuple):
     def _forms(self, ranks: int) -> Array:
         """Growth without any cost of more ranks, with a tree's latency, and with a ring's; of a run
         with an unknown share of latency, the last is a tree's latency alone."""
-        if self.ranks < 2:
+        now, then = self.ranks // self.width, -(-ranks // self.width)
+        if now < 2:
             return np.ones(3)
         share = self.latency_share or 0.0
-        bandwidth = bus_factor("all_reduce", ranks) / bus_factor("all_reduce", self.ranks)
-        tree, ring = depth(ranks) / depth(self.ranks), (ranks - 1) / (self.ranks - 1)
+        bandwidth = bus_factor("all_reduce", then) / bus_factor("all_reduce", now)
+        tree, ring = depth(then) / depth(now), (then - 1) / (now - 1)
         worst = (1 - share) * bandwidth + share * ring
         expected = (1 - share) * bandwidth + share * tree
         return np.array([1.0, expected, tree if self.latency_share is None else worst])
 
 
 def growth(grid: StepGrid) -> Growth:
-    """The growth of a run's transfer, by the line through the floors of its collectives by size."""
-    kinds = transfers(grid).of_collectives
+    """The growth of a run's transfer between replicas, by the line through the floors of its
+    collectives by size."""
+    (replica, wide), kinds = replicas(grid.graph), transfers(grid).of_collectives
     kinds = kinds.select((kinds["count"] >= FEWEST) & (kinds.floor_ns > 0))
-    ranks, size = len(grid.ranks), kinds.size_bytes.astype(float)
+    kinds = kinds.select(np.isin(kinds.group, grid.graph.operations.group[wide]))
+    size = kinds.size_bytes.astype(float)
+    grows = Growth(len(grid.ranks), None, None, None, width=int(np.bincount(replica).max()))
     line = line_through(size, kinds.floor_ns, kinds["count"]) if len(kinds) else None
     if line is None:
-        return Growth(ranks, None, None, None)
+        return grows
     weight = kinds["count"] / kinds["count"].sum()
     share = line.alpha_ns / float((weight * line.time_ns(size)).sum())
-    return Growth(ranks, line.alpha_ns, line.gBps, share)
+    return grows._replace(latency_ns=line.alpha_ns, bytes_per_ns=line.gBps, latency_share=share)
 
 
 # -- a run cut at its barriers ---------------------------------------------------------------------
 
 
 class Segments(NamedTuple):
-    """Own work between barriers, in steady steps."""
+    """Own work between barriers, in steady steps: from when the last rank of a replica may go on to
+    when its last has come to the next."""
 
-    own_ns: Array  # (steps, segments, ranks)
+    own_ns: Array  # (steps, segments, replicas)
     step_ns: Array  # (steps,) from the last barrier of the previous step to that of this one
-    units: float  # ranks that vary independently of each other: narrower groups count as one
+    replica: Array  # (ranks,) that each rank is part of
     unsteady: Array  # extra time of steps with a checkpoint or evaluation
     barriers: bool  # whether any was seen
 
@@ -142,9 +150,10 @@ def segments(grid: StepGrid) -> Segments:
     steps = np.flatnonzero(grid.sampled)
     if found is None:
         seen = np.ones(len(grid.steps), bool)
-        own, narrow, carried = grid.work_ns[:, None, :].astype(float), 1, np.zeros(grid.shape)
+        own, replica = grid.work_ns[:, None, :].astype(float), np.arange(len(grid.ranks))
+        carried = np.zeros(grid.shape)
     else:
-        own, narrow, carried, cut = found
+        own, replica, carried, cut = found
         seen = np.zeros(len(grid.steps), bool)
         seen[steps[cut]] = True
     step = np.median(grid.duration_ns, axis=1)
@@ -152,28 +161,50 @@ def segments(grid: StepGrid) -> Segments:
     steady = ~unsteady[seen]
     usual = float(np.median(step[seen][steady]))
     more = np.where(unsteady, step - usual, 0.0)[grid.sampled | seen]
-    units = len(grid.ranks) / narrow
-    return Segments(own[steady], step[seen][steady], units, more, found is not None)
+    return Segments(own[steady], step[seen][steady], replica, more, found is not None)
 
 
-def _cut_segments(graph: Graph) -> tuple[Array, int, Array, Array] | None:
-    """Own work (steps, segments, ranks), ranks of a narrower group, work carried over, and which
-    steps of the graph these are; None where ranks have programs of their own, or never block.
+def _cut_segments(graph: Graph) -> tuple[Array, Array, Array, Array] | None:
+    """Own work (steps, segments, replicas), the replica of each rank, work carried over, and which
+    steps of the graph these are; None where replicas differ in size, or never block.
 
-    Carried over is (steps, ranks): own work after the last barrier of the previous step, less that
+    Carried over is (steps, ranks): work after the last barrier of the previous step, less that
     after this step's.
     """
-    whole = [part for part in peers(graph) if len(part.lanes) == len(graph.ranks)]
-    if not whole or not len(graph.operations):
+    replica, wide = replicas(graph)
+    parts = _programs(graph)
+    if not parts or len(np.unique(np.bincount(replica))) > 1:
         return None
-    part = max(whole, key=lambda one: len(one.segments))
-    *parts, after = between_barriers(graph, part, graph.own_ns)
-    if not parts:
+    cuts = [between_barriers(graph, part, graph.own_ns, wide) for part in parts]
+    if not all(len(past) for _, past in cuts):
         return None
-    first = np.concatenate([after[:1], after[:-1]])  # it lies before the next step's barrier
-    parts[0] = parts[0] + first
-    narrow = max(1, round(len(graph.ranks) / int(graph.operations.members.max())))
-    return np.stack(parts, axis=1), narrow, first - after, part.segments
+    if len({len(past) for _, past in cuts}) > 1:  # then only the last barrier is common to them
+        cuts = [(np.stack([own[:-1].sum(axis=0), own[-1]]), past[-1:]) for own, past in cuts]
+    lanes = np.argsort(np.concatenate([part.lanes for part in parts]))
+    own, past = (np.concatenate(each, axis=2)[:, :, lanes] for each in zip(*cuts, strict=True))
+    last = _longest(np.nan_to_num(past, nan=-np.inf), replica)[:, :, replica]
+    own[1:] -= np.nan_to_num(last - past)  # how much later others of the replica go on
+    *before, after = own
+    work = np.stack(before, axis=1)[1:]  # what comes before the first step's barrier is not known
+    work[:, 0] += after[:-1]  # it lies before the next step's barrier
+    return _longest(work, replica), replica, after[:-1] - after[1:], parts[0].segments[1:]
+
+
+def _longest(values: Array, replica: Array) -> Array:
+    """The largest of each replica's values: (.., .., lanes) as (.., .., replicas)."""
+    by_replica = values[:, :, np.argsort(replica, kind="stable")]
+    shape = *values.shape[:2], int(replica.max()) + 1, -1
+    return np.asarray(by_replica.reshape(shape).max(axis=3))
+
+
+def _programs(graph: Graph) -> list[Peers]:
+    """What all lanes run in the steps of the commonest structure."""
+    alike: dict[bytes, list[Peers]] = {}
+    for part in peers(graph) if len(graph.operations) else []:
+        alike.setdefault(part.segments.tobytes(), []).append(part)
+    lanes = len(graph.ranks)
+    whole = [each for each in alike.values() if sum(len(one.lanes) for one in each) == lanes]
+    return max(whole, key=lambda each: len(each[0].segments), default=[])
 
 
 # -- the model -------------------------------------------------------------------------------------
@@ -212,13 +243,12 @@ class Model:
     parts: list[Segment]
     rest_ns: Array  # (steps,)
     unsteady_ns: Array  # extra time of steps with a checkpoint, 0 in the others
-    units: float  # ranks that vary independently
     ranks: int
     coupling: Array  # (segments, segments): makes normal draws as correlated as the maxima are
 
-    def units_at(self, ranks: int) -> float:
-        """So many of these ranks."""
-        return max(self.units * ranks / self.ranks, 1.0)
+    def replicas_at(self, ranks: int) -> int:
+        """How many replicas as large as the measured ones so many ranks are."""
+        return -(-ranks * len(self.parts[0].usual_ns) // self.ranks)
 
 
 def fit(cut: Segments, families: Sequence[str] = ()) -> Model:
@@ -237,7 +267,7 @@ def fit(cut: Segments, families: Sequence[str] = ()) -> Model:
         fitted = tails.fit(noise, families[index] if families else None)
         parts.append(Segment(usual.mean(axis=0), width, np.mean(shared, axis=0), fitted, members))
     coupling = _coupling(cut.own_ns.max(axis=2))
-    return Model(parts, cut.rest_ns, cut.unsteady, cut.units, cut.own_ns.shape[2], coupling)
+    return Model(parts, cut.rest_ns, cut.unsteady, len(cut.replica), coupling)
 
 
 def _coupling(maxima: Array) -> Array:
@@ -327,7 +357,7 @@ def _run(
     total = np.zeros(steps)
     level = ndtr(random.standard_normal((steps, len(model.coupling))) @ model.coupling.T)
     for part in model.parts:
-        at, cdf = _maximum(part, _draw(part, ranks, random), model.units_at(ranks))
+        at, cdf = _maximum(part, _draw(part, model.replicas_at(ranks), random))
         total += np.interp(level[:, part.members], cdf, at).sum(axis=1)
         total += part.times * part.shared_ns[source]
     work = total * (model.ranks / ranks if strong else 1.0)
@@ -347,17 +377,16 @@ def _draw(part: Segment, ranks: int, random: np.random.Generator) -> Array:
     return np.concatenate([order, random.choice(like, ranks - len(usual))])
 
 
-def _maximum(part: Segment, drawn: Array, units: float) -> tuple[Array, Array]:
-    """Support and CDF of the largest of `units` own times of ranks like these."""
+def _maximum(part: Segment, drawn: Array) -> tuple[Array, Array]:
+    """Support and CDF of the largest own time of ranks like these."""
     noise = part.noise
     order = np.argsort(part.usual_ns[drawn] + float(noise.at_ns[-1]) * part.width[drawn])
     places, widths, counts = _merge_places(part.usual_ns[drawn[order]], part.width[drawn[order]])
-    weights = counts * (units / len(drawn))
     anchors = np.unique(np.arange(-3, 1) % len(places))
     at = np.unique(places[anchors, None] + widths[anchors, None] * noise.at_ns)
     log_cdf = np.zeros(len(at))
-    for place, width, weight in zip(places, widths, weights, strict=True):
-        log_cdf += weight * noise.log_cdf((at - place) / width)
+    for place, width, count in zip(places, widths, counts, strict=True):
+        log_cdf += count * noise.log_cdf((at - place) / width)
     cdf = np.maximum.accumulate(np.exp(log_cdf))
     first = max(int(np.searchsorted(cdf, 1e-12)) - 1, 0)
     return at[first:], cdf[first:]

@@ -229,7 +229,7 @@ def _limits(
     trace: Trace, grid: StepGrid, cut: Segments, model: Model, grows: Growth, sizes: Sequence[int]
 ) -> list[str]:
     largest, steps = max(sizes), len(grid.steps)
-    draws = model.units_at(largest)
+    draws = model.replicas_at(largest)
     seen = min(part.noise.values for part in model.parts)
     families = dict.fromkeys(part.noise.family.replace("_", " ") for part in model.parts)
     scheduler, odd = contention(trace, grid), _uneven(grid, cut)
@@ -243,12 +243,13 @@ def _limits(
         "contended": scheduler is not None and scheduler.oversubscribed,
         "missing": len(grid.ranks) < trace.world,
         "device": grid.graph.device.any(),
+        "replicas": elsewhere and grows.width > 1,
         "transfer": elsewhere,
         "grows": elsewhere and grows.contention is not None,
         "one_size": elsewhere and grows.contention is None,
     }
     numbers = {
-        "steps": steps, "ranks": largest, "rare": 100 * draws, "seen": seen,
+        "steps": steps, "ranks": largest, "rare": 100 * draws, "seen": seen, "width": grows.width,
         "families": ", ".join(families), "odd": odd, "times": CLEARLY, "now": grows.ranks,
         "factor": grows.factor(largest), "low": low, "high": high, "rise": grows.contention,
         "together": "" if grows.latency_share is not None else say("projection.together"),
@@ -262,4 +263,4 @@ def _uneven(grid: StepGrid, cut: Segments) -> list[int]:
     off = np.abs(total - np.median(total, axis=0))
     wide = np.quantile(off, 0.95, axis=0)
     usual = max(float(np.median(wide)), float(np.median(np.median(off, axis=0))), 1.0)
-    return [int(rank) for rank in grid.ranks[wide > CLEARLY * usual]]
+    return [int(rank) for rank in grid.ranks[(wide > CLEARLY * usual)[cut.replica]]]
