@@ -143,3 +143,9 @@ SHORTER = {"ring": [], "oversubscribed": ["run.steps=5", "job.ranks=128", "clust
 def test_every_example_runs(path):
     result = simulate(scenarios.load(path, SHORTER.get(path.stem, ["run.steps=5"])))
     assert result.throughput > 0
+
+
+@pytest.mark.parametrize("named", [3, [3], ["two-dgx", None], {"a": "b"}])
+def test_a_preset_is_a_name_or_a_list_of_names(named):
+    with pytest.raises(ConfigError, match="a name or a list of names"):
+        presets.merge_presets({"preset": named})

@@ -348,3 +348,22 @@ def test_a_step_that_takes_no_time_is_refused():
 )
 def test_a_value_within_a_line_is_toml_that_reads_back(value):
     assert tomllib.loads(f"value = {schema.literal(value)}") == {"value": value}
+
+
+def test_a_value_of_a_list_is_set_by_its_number():
+    data = {"lengths": [1, 2]}
+    schema.assign(data, "lengths.1=30")
+    schema.assign(data, "name.of=it")
+    assert data == {"lengths": [1, 30], "name": {"of": "it"}}
+    with pytest.raises(ConfigError, match="0 is a value, not a table"):
+        schema.assign(data, "lengths.0.more=3")
+
+
+@pytest.mark.parametrize(("first", "last", "fits"), [(2, 1, False), (2, 2, True), (2, 0, True)])
+def test_noise_ends_no_earlier_than_it_begins_unless_it_does_not_end(first, last, fits):
+    sets = (f"noise.0.first_step={first}", f"noise.0.last_step={last}")
+    if fits:
+        assert scenario(*sets).noise[0].last_step == last
+    else:
+        with pytest.raises(ConfigError, match="last_step is 1, before its first_step"):
+            scenario(*sets)
