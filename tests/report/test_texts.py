@@ -5,7 +5,15 @@ from types import SimpleNamespace
 import pytest
 
 from evenstep.diagnose.compare.result import MetricChange
-from evenstep.report.terminal import comparison, scaling, sentences, simulation
+from evenstep.report.page import table_one_figure
+from evenstep.report.terminal import (
+    comparison,
+    decision,
+    scaling,
+    sentences,
+    simulation,
+    terminal,
+)
 from evenstep.report.terminal.style import table
 
 MS = 1e6
@@ -430,3 +438,229 @@ def test_stragglers_are_told_by_their_parts_the_slowest_first():
         "slowdown by data-parallel rank: 0 1.1 ×",
     ]
     assert [*sentences.stragglers({"blocking_slowdown": None})] == []
+
+
+# -- a decision ------------------------------------------------------------------------------------
+
+
+def option(name, by="the agent", sets=(), *, training=False):
+    return SimpleNamespace(name=name, training=training, by=by, sets=sets)
+
+
+def margin(**more):
+    known = {"crosses": None, "note": "", "tried": 0.5, "value": None, "now": 0.1}
+    return SimpleNamespace(**{**known, **more})
+
+
+def decided():
+    """The table of two options, the second of which changes what is trained."""
+    shared = {"unit": "samples/s", "joules_per_unit": None}
+    rows = [
+        SimpleNamespace(
+            **{**shared, "joules_per_unit": 2.5}, option=option("as it is"), throughput=1000.0,
+            cv=0.05, p99_ns=130 * MS, staleness=0.0,
+            margins={"noise": margin(), "ranks": margin(crosses="efficiency", value=512.0)},
+        ),
+        SimpleNamespace(
+            **shared, throughput=1205.0, cv=0.025, p99_ns=110 * MS, staleness=3.5,
+            option=option("local", "the script", ("strategy.kind=diloco", "strategy.x=2"),
+                          training=True),
+            margins={"noise": margin(note="has none"),
+                     "ranks": margin(crosses="cv", value=0.1)},
+        ),
+    ]  # fmt: skip
+    return SimpleNamespace(
+        scenario=SimpleNamespace(name="", ranks=8, run=SimpleNamespace(steps=100)), rows=rows,
+        limits=SimpleNamespace(
+            excess=lambda row: ["staleness at most 1"] if row.staleness else [],
+            edges=SimpleNamespace(cv=0.1, efficiency=0.8),
+        ),
+        choice=SimpleNamespace(row=rows[1], reason="It gains 20 %."), notes=["a note"],
+    )  # fmt: skip
+
+
+DECISION = """\
+scenario: 8 ranks, 100 steps each
+
+                               samples/s    gain     CV       p99  stale  J each
+  as it is                          1000   +0.0%  0.050    130 ms      0     2.5
+ *local                             1205  +20.5%  0.025    110 ms    3.5
+    breaks staleness at most 1
+  * what is trained differs from waiting for every gradient
+
+  margins (CV at most 0.1, efficiency at least 0.8);
+  limited by e: efficiency, c: CV
+                                    noise       ranks
+  as it is                         > 50 %       512 e
+  local                                 -   crossed c
+ - noise: has none
+
+recommended: local, applied by the script
+  It gains 20 %.
+  --set strategy.kind=diloco --set strategy.x=2
+ - a note
+"""
+
+
+def test_a_decision_is_a_table_of_options_with_their_margins_and_advice():
+    assert said(decision.render(decided())) == DECISION
+
+
+def test_a_decision_has_the_settings_that_the_agent_can_apply():
+    table = decided()
+    assert decision.settings(table) == (
+        "# local: recommended for this scenario\n# It gains 20 %.\n"
+        "# Applied by the script, not by the agent, which only observes:\n"
+        '#   strategy.kind=diloco\n#   strategy.x=2\n\n[pace]\nmode = "observe"\n'
+    )
+    sets = ("strategy.imbalance=0.1", "strategy.kind=paced")
+    row = SimpleNamespace(option=option("pacing", decision.AGENT, sets))
+    table.choice = SimpleNamespace(row=row, reason="It pays.")
+    table.scenario.name = "mine"
+    assert decision.settings(table) == (
+        '# pacing: recommended for mine\n# It pays.\n\n[pace]\nmode = "on"\nthreshold = 0.1\n'
+    )
+
+
+@pytest.mark.parametrize(
+    ("axis", "value", "text"),
+    [("ranks", 511.6, "512"), ("oversubscription", 2.5, "2.5:1"), ("noise", 0.125, "12.5 %")],
+)
+def test_a_margin_is_in_the_unit_of_its_axis(axis, value, text):
+    assert decision._amount(axis, value) == text
+
+
+# -- what if ---------------------------------------------------------------------------------------
+
+
+def answer(**more):
+    known = {"spec": "no rank is late", "gain": 0.2, "low": 0.1, "high": 0.3, "reason": "",
+             "step_ns_before": 100 * MS, "step_ns_after": 80 * MS, "method": "replay"}  # fmt: skip
+    return SimpleNamespace(**{**known, **more})
+
+
+def test_answers_are_told_below_each_other():
+    loss = {"gain": -0.1, "low": -0.2, "high": -0.05, "step_ns_after": 110 * MS}
+    long = "y" * 50
+    answers = [
+        answer(), answer(spec="x", **loss), answer(spec=long, gain=None, reason="no steps"),
+        answer(spec="z", low=None, high=None),
+    ]  # fmt: skip
+    assert said(terminal.render_answers(answers, width=80)) == (
+        "What if\n"
+        " no rank is late  gives back 20 % of step time (10 to 30 %); 100 ms becomes\n    80 ms\n"
+        " x                costs 10 % of step time (5 to 20 %); 100 ms becomes 110 ms\n"
+        f" {long}\n"
+        "                  cannot be told: no steps\n"
+        " z                gives back 20 % of step time; 100 ms becomes 80 ms\n"
+        " by replay"
+    )
+    assert terminal.render_answers([]) == ""
+
+
+# -- numbers of a run ------------------------------------------------------------------------------
+
+
+def measured(limits=(), **summary):
+    return SimpleNamespace(summary=summary, limits=list(limits))
+
+
+def test_the_step_time_is_told_in_full_or_in_brief():
+    time = {"mean_ns": 100 * MS, "p50_ns": 99 * MS, "p99_ns": 130 * MS, "cv": 0.05}
+    rate = {"value": 10.0, "unit": "steps/s"}
+    one = measured(step_time=time, throughput=rate, ranks=8, steps=1)
+    assert said(terminal.step_time(one)) == (
+        "step 100 ms mean · 99 ms p50 · 130 ms p99 · CV 5 % · 10 steps/s · 8 ranks, 1 step"
+    )
+    many = measured(["steps were inferred"], step_time=time, ranks=8, steps=60)
+    assert said(terminal.step_time(many, brief=True)) == (
+        "step 100 ms mean, 130 ms p99 · 8 ranks, 60 inferred steps"
+    )
+    assert terminal.step_time(measured(ranks=1, steps=0), brief=True) == "1 rank, 0 steps"
+    assert terminal.step_time(measured(ranks=1, steps=2)).startswith("step unknown mean · unknown")
+
+
+def test_communication_is_told_with_what_hides_it():
+    device = {"idle": 0.2, "busy": 0.8, "compute": 0.5, "communication": 0.25, "copy": 0.05}
+    whole = measured(
+        device={**device, "hidden": 0.6}, communication_to_compute=0.5, rank_hours_wasted=1.5
+    )
+    assert said(terminal._communication(whole)) == (
+        "devices busy 80 % (compute 50 % · communication 25 % · copies only 5 %), idle 20 % · "
+        "compute hides 60 % of the communication · communication : compute 0.5 · 1.5 rank-hours "
+        "lost"
+    )
+    for exposed, hidden, text in (
+        (0.2, 0.1, "compute hides communication for 10 % of step time"), (0.0, 0.0, ""),
+    ):  # fmt: skip
+        found = measured(overlapped_communication=hidden, shares={"exposed_communication": exposed})
+        assert said(terminal._communication(found)) == text
+
+
+def test_goodput_is_told_with_what_it_is_lost_to_the_most_first():
+    lost = {"init": 0.02, "lost_work": 0.08, "other": 0.0}
+    found = measured(goodput={"share": 0.9, "elapsed_s": 3600.0, "lost": lost})
+    assert said(terminal.goodput(found)) == (
+        "goodput 90 % of 3,600 s; lost to lost work 8 %, initialization 2 %"
+    )
+    whole = measured(goodput={"share": 1.0, "elapsed_s": 60.0, "lost": {}})
+    assert said(terminal.goodput(whole)) == "goodput 100 % of 60 s"
+    assert terminal.goodput(measured()) == ""
+
+
+# -- the figure of table 1 -------------------------------------------------------------------------
+
+
+def test_a_panel_has_sizes_by_their_doublings_and_values_from_zero():
+    found = table_one_figure._panel([1, 2, 8], {"a": [10, 20, 40]})
+    width, height = 460 - 62 - 16, 300 - 42 - 40
+    across = [62.0, round(62 + width / 3, 1), 444.0]
+    assert found["ticks"] == list(zip(across, [1, 2, 8], strict=True))
+    heights = [round(258 - value / 42 * height, 1) for value in (10, 20, 40)]
+    points = zip(across, heights, strict=True)
+    assert found["lines"] == {"a": " ".join(f"{x},{y}" for x, y in points)}
+    assert found["grid"] == [(258.0, "0"), (203.5, "10"), (149.0, "21"), (94.5, "32"), (40.0, "42")]
+    alone = table_one_figure._panel([4], {"a": [0.5]})
+    assert (alone["ticks"], alone["grid"][-1]) == ([(62.0, 4)], (40.0, "0.53"))
+
+
+def test_a_family_has_a_panel_of_throughput_with_the_ideal_and_one_of_its_scatter():
+    rows = [
+        {"nodes": nodes, **{arm: {"throughput": 90.0 * nodes, "cv": 0.2}
+                            for arm in ("baseline", "paper", "token")},
+         "published": {"nodes": nodes, "baseline": 100.0 * nodes, "coordinated": 110.0 * nodes,
+                       "baseline_cv": 0.1, "coordinated_cv": 0.05}}
+        for nodes in (2, 4)
+    ]  # fmt: skip
+    rate, scatter = table_one_figure._panels({"family": "BERT", "rows": rows})
+    assert (rate["title"], scatter["title"]) == (
+        "BERT: throughput, samples/s", "BERT: CV of step time",
+    )  # fmt: skip
+    arms = ["printed baseline", "printed coordination", "baseline", "paper", "token"]
+    assert (list(rate["lines"]), list(scatter["lines"])) == (["ideal", *arms], arms)
+    assert rate["lines"]["ideal"] == rate["lines"]["printed baseline"] == "62.0,163.6 444.0,69.3"
+    assert scatter["lines"]["printed coordination"] == "62.0,206.1 444.0,206.1"
+
+
+def test_timelines_are_beside_each_other_on_one_scale():
+    def span(begin, end, rank=0, job=0):
+        return {"begin": begin, "end": end, "rank": rank, "job": job, "kind": "compute"}
+
+    before, after = table_one_figure._timelines(
+        "BERT",
+        {"nodes": 2, "steps": 3, "controller": "pacing", "after": [span(0, 4)],
+         "before": [span(0, 5), span(5, 10, rank=1), span(0, 2, job=1)]},
+        328,
+    )  # fmt: skip
+    shared = {"y": 328, "until": 10, "foot": 116, "height": 134,
+              "lanes": [("rank 0", 40), ("rank 1", 60), ("tenant 1", 80)]}  # fmt: skip
+    assert before == shared | {
+        "title": "BERT: 2 nodes, without pacing", "column": 0,
+        "spans": [(62.0, 40, 191.0, "compute"), (253.0, 60, 191.0, "compute"),
+                  (62.0, 80, 76.4, "compute")],
+    }  # fmt: skip
+    assert after == shared | {
+        "title": "3 steps with pacing",
+        "column": 1,
+        "spans": [(62.0, 40, 152.8, "compute")],
+    }
