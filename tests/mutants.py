@@ -99,7 +99,11 @@ PACKAGES = {
         ("report/**/*.py", "words.py", "diagnose/sentences.py"),
         ("tests/report", "tests/test_words.py", "tests/docs/test_principles.py"),
     ),
-    "cli": Package(("cli/**/*.py",), ("tests/cli",)),
+    "cli": Package(
+        ("cli/**/*.py",),
+        ("tests/cli", "tests/simulate/test_calibrate.py", "tests/report/test_live_tree.py"),
+        ("tests/cli/test_run.py", "tests/cli/test_script.py", "tests/cli/test_selftest.py"),
+    ),
     "watch": Package(
         ("watch/*.py",),
         ("tests/report/test_live_run.py", "tests/report/test_live_spool.py",
