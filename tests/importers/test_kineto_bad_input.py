@@ -3,13 +3,15 @@
 import gzip
 import json
 from contextlib import suppress
+from decimal import Decimal
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import EvenstepError, TraceError
-from evenstep.importers.kineto.file import _numbers
+from evenstep.importers.kineto.file import _numbers, _times
 from evenstep.importers.opening import open_trace
 from evenstep.trace.spool.layout import Kind
 from tests.importers.profiles import Profile, two_steps
@@ -116,3 +118,21 @@ def test_a_file_of_several_ranks_is_refused(folder):
     ]
     with pytest.raises(TraceError, match=r"holds 2 processes that train; give one file per"):
         opened(folder, {"traceEvents": events})
+
+
+@pytest.mark.parametrize("kind", [int, float, Decimal])
+def test_times_are_whole_nanoseconds_or_impossible(kind):
+    """The largest are in the year 2096; an event has no negative length."""
+    times = [(5, 1.5), (-5, 0.0), (4 * 10**15, 1), (5, -1), (5, 4e15), (4 * 10**15 - 1, 2.0)]
+    events = [SimpleNamespace(ts=kind(ts), dur=dur) for ts, dur in times]
+    start_ns, end_ns, sane = _times(events)
+    assert sane.tolist() == [True, True, False, False, False, True]
+    assert start_ns[sane].tolist() == [5_000, -5_000, 3_999_999_999_999_999_000]
+    assert (end_ns - start_ns)[sane].tolist() == [1_500, 0, 2_000]
+
+
+def test_times_between_microseconds_are_kept_to_the_nanosecond():
+    events = [SimpleNamespace(ts=ts, dur=0.001) for ts in (1.75e15 + 0.25, -0.25, 7.0)]
+    start_ns, end_ns, sane = _times(events)
+    assert (start_ns.tolist(), sane.all()) == ([1_750_000_000_000_000_250, -250, 7_000], True)
+    assert (end_ns - start_ns).tolist() == [1, 1, 1]

@@ -296,3 +296,10 @@ def test_what_a_log_sets_and_names_is_kept_up_to_a_length(heard):
     assert found["environment"] == {"NCCL_A": "v" * 400}
     assert found["ranks"]["0"]["nics"] == ["n" * 400]
     assert found["ranks"]["0"]["gpu"] == 123456
+
+
+def test_trees_that_claim_more_ranks_than_are_kept_are_none(monkeypatch):
+    trees = {0: {0: -1, 3: 0}, 1: {1: 0}}
+    for most, kept in ((8, True), (7, False)):
+        monkeypatch.setattr(nccl_debug, "MOST_MEMBERS", most)
+        assert bool(nccl_debug._trees(trees, 2)) is kept
