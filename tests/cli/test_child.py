@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from evenstep.cli import child, terminal
+from evenstep.cli import child, deaths, run, terminal
 from evenstep.cli.main import SYSTEM_ERRORS, exit_code_of, main
 from evenstep.errors import UsageError
 
@@ -128,3 +128,22 @@ def test_an_interruption_ends_a_command_with_its_code():
     with pytest.raises(SystemExit) as ended_by, terminal.until_interrupted():
         raise KeyboardInterrupt
     assert ended_by.value.code == 130
+
+
+@pytest.mark.parametrize(
+    ("environ", "reports"),
+    [({}, True), ({"RANK": "0", "WORLD_SIZE": "2"}, True),
+     ({"RANK": "1", "WORLD_SIZE": "2"}, False)],
+)  # fmt: skip
+def test_a_launcher_of_rank_0_or_of_all_reports_for_its_job(environ, reports):
+    assert run.reports_for_job(environ) is reports
+
+
+@pytest.mark.parametrize(("known", "status"), [(deaths._INFO_EXIT, 0x300), (0, None)])
+def test_the_end_of_a_reaped_process_is_known_where_the_kernel_tells(monkeypatch, known, status):
+    def told(descriptor, request, asked):
+        assert (descriptor, request) == (7, deaths._GET_INFO)
+        asked[:] = deaths._INFO.pack(known, *[0] * 12, 0x300)
+
+    monkeypatch.setattr(deaths.fcntl, "ioctl", told)
+    assert deaths._reaped_status(7) == status
