@@ -25,7 +25,7 @@ from evenstep.simulate.calibrate.calibrate import (
     SteadyTimes,
     calibrate,
 )
-from evenstep.simulate.calibrate.links import ObservedCollectives, ObservedPipeline
+from evenstep.simulate.calibrate.links import MESSAGE, ObservedCollectives, ObservedPipeline
 from evenstep.simulate.simulation import simulate
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from evenstep.trace.trace import Trace
@@ -103,13 +103,15 @@ def observe(trace: Trace) -> Observed:
     rare = grid.phase_ns[Phase.CHECKPOINT] + grid.phase_ns[Phase.EVALUATION]
     steady = (rare == 0).all(axis=1)
     phases = {name: grid.phase_ns[Phase[name.upper()]][steady].astype(float) for name in PHASES}
-    samples = np.unique(grid.samples[steady])
+    samples, moved = np.unique(grid.samples[steady]), _moved(trace, grid)
     return Observed(
         name=str(trace.run.get("name") or trace.run.get("run_id") or "a run"),
         node=tuple(trace.ranks[int(rank)].node for rank in grid.ranks),
         work_ns=grid.work_ns[steady].astype(float), phase_ns=phases,
         pause_ns=grid.pause_ns[steady].astype(float), step_ns=_step_ns(grid, steady),
-        collectives=_collectives(trace, grid), overlapped=_is_overlapped(trace, grid),
+        collectives=tuple(one for one in moved if one.operation != MESSAGE),
+        messages=tuple(one for one in moved if one.operation == MESSAGE),
+        overlapped=_is_overlapped(trace, grid),
         samples=int(samples[0]) if len(samples) == 1 else 0, pipeline=_pipeline(trace, grid),
         sends=bool(len(trace.of_kind(Kind.POINT_TO_POINT))),
         micro_batches=_micro_batches(trace, grid), stops=int((~steady).sum()),
@@ -124,7 +126,8 @@ def _step_ns(grid: StepGrid, steady: Any) -> Any:
     return length[steady].astype(float)
 
 
-def _collectives(trace: Trace, grid: StepGrid) -> tuple[ObservedCollectives, ...]:
+def _moved(trace: Trace, grid: StepGrid) -> tuple[ObservedCollectives, ...]:
+    """Collectives, and messages from one rank to another."""
     found = transfers(grid)
     rows, kinds = found.rows, found.kinds
     steps = max(int(grid.sampled.sum()), 1)
@@ -132,21 +135,21 @@ def _collectives(trace: Trace, grid: StepGrid) -> tuple[ObservedCollectives, ...
     calls = trace.of_kind(Kind.COLLECTIVE)
     later = _later(grid)
     seen = []
-    for number in np.unique(rows.kind[rows.source < 0]):  # messages are those of a pipeline
+    for number in range(len(kinds)):
         mine = rows.select(rows.kind == number)
-        group = int(kinds.group[number])
+        ends, group = (int(mine.source[0]), int(mine.target[0])), int(kinds.group[number])
         alike = (calls.group == group) & (calls.op == kinds.op[number])
-        flags = int(calls.flags[alike][0])
-        members = trace.groups[group].ranks
+        flags = calls.flags[alike][:1] & int(Flag.ASYNC | Flag.ON_DEVICE)
+        members = ends if min(ends) >= 0 else trace.groups[group].ranks
         seen.append(
             ObservedCollectives(
-                operation=Op(int(kinds.op[number])).name.lower(),
+                operation=MESSAGE if min(ends) >= 0 else Op(int(kinds.op[number])).name.lower(),
                 members=tuple(place[rank] for rank in members if rank in place),
                 bytes=float(kinds.size_bytes[number]),
                 per_step=len(mine) / steps,
                 transfer_ns=float(np.mean(mine.transfer_ns + later[mine.operation])),
                 floor_ns=float(kinds.floor_ns[number]),
-                blocking=not flags & int(Flag.ASYNC | Flag.ON_DEVICE),
+                blocking=not flags.any(),
             )
         )
     return tuple(seen)

@@ -53,6 +53,7 @@ class Observed:
     pipeline: ObservedPipeline | None = None
     micro_batches: int = 1  # backwards of a step, in the last of which gradients leave
     sends: bool = False  # ranks send messages to one another
+    messages: tuple[ObservedCollectives, ...] = ()  # those of which both ends are known
     stops: int = 0  # steps with a checkpoint or an evaluation, of which there are no measurements
 
     @property
@@ -124,7 +125,8 @@ def calibrate(seen: Observed) -> Calibration:
     )  # fmt: skip
     nodes, per_node, even = _layout(seen.node)
     places = _places(seen.node) if even else np.arange(seen.ranks)
-    links = fit_links(plan.used, places, per_node)
+    sent = seen.messages if plan.kind == "pipeline" else ()
+    links = fit_links([*plan.used, *sent], places, per_node)
     share = _shares(phases, alike)
     loading, input_ns = _input(phases["input"])
     work = Work(

@@ -21,6 +21,7 @@ from evenstep.scenario.parts import Work
 from evenstep.simulate.fabric.collectives import Request, node_blocks
 from evenstep.trace.columns import Array
 
+MESSAGE = "send"  # the operation of what one rank sends to another
 HALVES = ("all_gather", "reduce_scatter")
 OFTEN = 0.5  # in a step: a rarer collective is not part of it, unless all are
 FASTEST_GBPS = 10_000.0  # where bytes take no time
@@ -56,6 +57,8 @@ class ObservedCollectives(Document):
     def wire_bytes(self, node: Array) -> float:
         """Bytes that each rank sends over one link: to others of its node or, where there are
         several, over a card, as of an all-to-all or of as many rings as a node has members."""
+        if self.operation == MESSAGE:
+            return self.bytes
         beside = self.beside(node)
         if self.operation == "all_to_all":
             return (self.ranks - beside) * self.bytes / self.ranks
@@ -270,9 +273,13 @@ class FittedLinks(Document):
 
 
 def fit_links(seen: Calls, node: Array, cards: int) -> FittedLinks:
-    """Fit α and B within nodes and between them, of nodes with a number of cards."""
-    inside = [one for one in seen if len(set(node[list(one.members)].tolist())) == 1]
-    across = [one for one in seen if one not in inside]
+    """Fit α and B within nodes and between them, of nodes with a number of cards; to messages where
+    there are no collectives, which these meet and which are simulated again."""
+    near = [one for one in seen if len(set(node[list(one.members)].tolist())) == 1]
+    inside, across = (
+        [one for one in part if one.operation != MESSAGE] or part
+        for part in (near, [one for one in seen if one not in near])
+    )
     limits = []
     if any(len({one.bytes for one in part}) == 1 for part in (inside, across)):
         limits.append(
@@ -286,9 +293,9 @@ def fit_links(seen: Calls, node: Array, cards: int) -> FittedLinks:
             "to the mean, and that transfers vary is not in the scenario"
         )
     usual = Cluster()
-    near = fit_line(inside, usual_ns=1e3 * usual.gpu_link_latency_us)
-    far = fit_line(across, node, usual_ns=2e3 * usual.nic_latency_us)  # of both ends
-    return FittedLinks(near, far, limits, cards)
+    within = fit_line(inside, usual_ns=1e3 * usual.gpu_link_latency_us)
+    between = fit_line(across, node, usual_ns=2e3 * usual.nic_latency_us)  # of both ends
+    return FittedLinks(within, between, limits, cards)
 
 
 def fit_line(seen: Calls, node: Array | None = None, *, usual_ns: float = 0.0) -> FittedLink | None:
