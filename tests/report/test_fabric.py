@@ -58,6 +58,17 @@ def test_a_counter_that_was_reset_did_not_grow(trace):
     assert load.mean_gBps == pytest.approx(0.5)
 
 
+def test_two_samples_at_one_time_tell_no_rate_and_beside_others_the_last_counts(trace):
+    """Of the first rank 4 GB in 2 s, whatever was read twice."""
+    mine = (trace.events["rank"] == 0) & (trace.events.device == 0)
+    last = np.flatnonzero(mine)[-1]
+    trace.events["enter_ns"][np.flatnonzero(mine)[1]] = trace.events.enter_ns[last]
+    [load] = loads(trace)
+    assert (load.mean_gBps, load.peak_gBps) == pytest.approx((2.0, 2.0))
+    trace.events = trace.events.select(mine & (trace.events.enter_ns == 2 * SECOND))
+    assert loads(trace) == []
+
+
 def test_a_trace_without_counters_has_no_loads(trace):
     trace.names = ("", "something else")
     assert loads(trace) == []

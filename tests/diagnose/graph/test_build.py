@@ -230,9 +230,11 @@ def leaving_later(later):
 
 def test_what_a_lane_goes_on_later_than_the_first_is_no_work_of_its_own():
     found = leaving_later([[0, 1], [0, 3]])
-    assert seen_later(found, found.rows.until_ns).tolist() == [0] * 8
+    everywhere = np.ones(8, bool)
+    assert seen_later(found, found.rows.until_ns, everywhere).tolist() == [0] * 8
     over = np.append(found.operations.over_ns, 0)[found.rows.wait]
-    assert (seen_later(found, over) / MS).tolist() == [0, 0, 1, 0, 0, 0, 3, 0]
+    assert (seen_later(found, over, everywhere) / MS).tolist() == [0, 0, 1, 0, 0, 0, 3, 0]
+    assert not seen_later(found, over, ~everywhere).any()
     seen = times(found)
     assert (seen.work_ns / MS).tolist() == [[16, 15], [16, 13]]
     assert (seen.blocked_ns / MS).tolist() == [[4, 5], [4, 7]]

@@ -167,7 +167,7 @@ def times(graph: Graph) -> Times:
     np.maximum.at(last, rows.enter[chained], table.last_ns[rows.after[chained]])
     ended, entered = (np.append(each, never)[rows.wait] for each in (table.over_ns, last))
     blocked = np.maximum(ended - at, 0)
-    after = seen_later(graph, over)
+    after = seen_later(graph, over, ~graph.device[rows.lane])
     exposed = by_step_and_lane(graph, blocked + after)
     waited = by_step_and_lane(graph, np.clip(entered - at, 0, blocked))
     moving = by_step_and_lane(graph, np.append(graph.took_ns, 0.0)[rows.enter])
@@ -178,16 +178,16 @@ def times(graph: Graph) -> Times:
     )  # fmt: skip
 
 
-def seen_later(graph: Graph, over_ns: Array) -> Array:
-    """How much later than the end of its operation each waiting host was seen to go on.
+def seen_later(graph: Graph, over_ns: Array, waiting: Array) -> Array:
+    """How much later than the end of its operation each `waiting` row's lane was seen to go on.
 
-    A replay counts it as the rank's own work, a measurement as time blocked.
+    A replay counts it as the lane's own work, a measurement as time blocked.
     """
     rows = graph.rows
     if not len(rows):
         return np.zeros(0)
     follows = np.append((rows.lane[1:] == rows.lane[:-1]) & ~rows.hidden[1:], False)
-    follows &= (rows.wait >= 0) & ~graph.device[rows.lane]
+    follows &= (rows.wait >= 0) & waiting
     own_after = np.append(graph.own_ns[1:], 0.0)
     return np.where(follows, np.clip(rows.until_ns - over_ns, 0, own_after), 0.0)
 
@@ -199,7 +199,8 @@ def regularly_later(graph: Graph, kind: Array) -> Array:
     `kind`: of each operation, among which the lane's is usual; -1 counts as 0.
     """
     at, over = _reach_and_resume(graph)
-    later, kind = seen_later(graph, over), np.append(kind, -1)[graph.rows.wait]
+    later = seen_later(graph, over, ~graph.device[graph.rows.lane])
+    kind = np.append(kind, -1)[graph.rows.wait]
     rows = np.flatnonzero((kind >= 0) & (over > at))
     number = key_numbers(graph.rows.lane[rows], kind[rows])
     usual = quantiles(later[rows], number, LOW, int(number.max(initial=-1)) + 1)

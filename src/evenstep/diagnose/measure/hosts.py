@@ -285,14 +285,18 @@ def ports(trace: Trace) -> list[dict[str, Any]]:
             node = node_of(trace, rank)
             entry = found.setdefault((node, port), {"node": node, "port": port})
             if entry.get(f"{word}_gBps") is None:
-                entry[f"{word}_gBps"] = round(rates(mine)[0], 6) if len(mine) > 1 else None
+                told = rates(mine)
+                entry[f"{word}_gBps"] = round(told[0], 6) if told else None
     return [found[key] for key in sorted(found)][:MOST_PORTS]
 
 
-def rates(rows: Columns) -> tuple[float, float]:
-    """Mean and highest growth of a counter, of two samples or more, in bytes per ns, which is GB/s;
-    one that fell was reset."""
-    grown, took = np.maximum(np.diff(values(rows)), 0), np.maximum(np.diff(rows.enter_ns), 1)
+def rates(rows: Columns) -> tuple[float, float] | None:
+    """Mean and highest growth of a counter in bytes per ns, which is GB/s; one that fell was reset.
+    None without samples at two times; of those at one time the last counts."""
+    rows = rows.select(np.diff(rows.enter_ns, append=np.iinfo(np.int64).max) > 0)
+    if len(rows) < 2:
+        return None
+    grown, took = np.maximum(np.diff(values(rows)), 0), np.diff(rows.enter_ns)
     return float(grown.sum() / took.sum()), float((grown / took).max())
 
 

@@ -11,7 +11,7 @@ from evenstep.diagnose.graph.build import BUSY, of_hosts
 from evenstep.diagnose.graph.entries import entered_on_device
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.graph.streams import LAUNCH_NS, TELLING
-from evenstep.diagnose.graph.structure import Graph, TimeLine, overlap
+from evenstep.diagnose.graph.structure import Graph, TimeLine, overlap, seen_later
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import WORK_PHASES, Cause
 from evenstep.diagnose.lateness.thresholds import FEWEST_STEPS
@@ -303,10 +303,10 @@ def _issues(case: Case) -> _LateIssues:
         flying = overlap(graph, rows.lane, rows.at_ns, graph.operations.over_ns[rows.enter])
         alone = 1 - flying / np.maximum(own, 1.0)
         left = np.array(sampled) - ((busy_ns + idle) * alone).sum()
-        most, hosts = ((each * alone)[rest].sum() for each in (free_ns, host_ns))
-        paces = (most - np.clip(left, 0.0, most)) / max(hosts, 1.0)
-        expected, least, most = (at_pace(pace) for pace in paces)
-        ends = least - (least - idle) * (1 - alone), most + (at_pace(0.0) - most) * (1 - alone)
+        whole_ns, issuing_ns = ((each * alone)[rest].sum() for each in (free_ns, host_ns))
+        paces = (whole_ns - np.clip(left, 0.0, whole_ns)) / max(issuing_ns, 1.0)
+        expected, low, high = (at_pace(pace) for pace in paces)
+        ends = idle + (low - idle) * alone, high * alone + at_pace(0.0) * (1 - alone)
         return _LateIssues("sampled", late, free_ns, expected, ends)
     pace = COMPUTING * _most_pace(own[rest], host_ns[rest]) if rest.any() else 1.0
     if host_ns[told].sum() > MINOR * host_ns[late].sum():
@@ -335,8 +335,8 @@ def _sampled_idle_ns(case: Case) -> Estimate | None:
     if len(step) < FEWEST:
         return None
     whole, busy = (np.bincount(step, (each * held)[kept]) for each in (1.0, rows.value / 100))
-    lasted = float(case.grid.duration_ns[case.grid.sampled].sum())
-    return Estimate(*(lasted * each for each in share_of(whole - busy, whole)))
+    in_steps_ns = float(case.grid.duration_ns[case.grid.sampled].sum())
+    return Estimate(*(in_steps_ns * each for each in share_of(whole - busy, whole)))
 
 
 def _issuing_ns(case: Case) -> Array:
@@ -485,11 +485,9 @@ def _unrecorded_ns(case: Case) -> Array:
     ]
     busy = np.sum([during(case.grid, rows) for rows in known], axis=0)
     table, waits = graph.operations, graph.rows.wait
-    until = np.where(np.append(table.op, -1)[waits] == int(Op.ALL_TO_ALL), graph.rows.until_ns, 0)
-    in_flight = np.maximum(until - np.append(table.over_ns, 0)[waits], 0) * (until > 0)
-    follows = (np.diff(graph.rows.lane, prepend=-1) == 0) & ~graph.rows.hidden
-    in_flight = np.append(0, in_flight[:-1]) * (follows & graph.device[graph.rows.lane])
-    free_ns = np.maximum(graph.own_ns - busy - in_flight, 0.0)
+    uneven = graph.device[graph.rows.lane] & (np.append(table.op, -1)[waits] == int(Op.ALL_TO_ALL))
+    in_flight = seen_later(graph, np.append(table.over_ns, 0)[waits], uneven)
+    free_ns = np.maximum(graph.own_ns - busy - np.roll(in_flight, 1), 0.0)
     if seen is not None and seen.peak is None:
         free_ns *= ~np.isin(graph.rows.step, case.grid.steps[seen.slow])
     return np.asarray(free_ns)

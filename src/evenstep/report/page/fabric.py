@@ -54,10 +54,10 @@ def loads(trace: Trace) -> list[Load]:
     for counter in COUNTERS:
         for rank, device, rows in by_device(records_named(trace, Kind.SAMPLE, counter)):
             place = node_of(trace, rank), counter, device
-            if len(rows) > max(1, len(read[place][1]) if place in read else 0):
+            if place not in read or len(rows) > len(read[place][1]):
                 read[place] = rank, rows
     found = (_load(trace, *place, *seen) for place, seen in read.items())
-    return _busiest(load for load in found if load.mean_gBps > QUIET_GBPS)
+    return _busiest(load for load in found if load and load.mean_gBps > QUIET_GBPS)
 
 
 def simulated_load(links: Iterable[Mapping[str, Any]]) -> list[Load]:
@@ -75,14 +75,20 @@ def _busiest(found: Iterable[Load]) -> list[Load]:
     return sorted(found, key=lambda load: (-(load.share or 0.0), -load.mean_gBps))[:LISTED]
 
 
-def _load(trace: Trace, node: str, counter: str, device: int, rank: int, rows: Columns) -> Load:
+def _load(
+    trace: Trace, node: str, counter: str, device: int, rank: int, rows: Columns
+) -> Load | None:
+    """The load by these samples of a rank's; None where these are of one time."""
+    told = rates(rows)
+    if told is None:
+        return None
     locality: dict[str, Any] = trace.ranks[rank].facts.get("locality") or {}
     listed, speed, way = COUNTERS[counter]
     places: list[dict[str, Any]] = locality.get(listed) or []
     place = next((one for one in places if one.get("index") == device), {})
     name = place.get("name") or f"{listed[:-1].replace('_', ' ')} {device}"
     capacity = place[speed] / 8 if place.get(speed) else None
-    return Load(node, f"{name} {way}", *rates(rows), capacity, None)
+    return Load(node, f"{name} {way}", *told, capacity, None)
 
 
 # -- places ----------------------------------------------------------------------------------------
