@@ -433,7 +433,7 @@ def _work_when_late(case: Case, late: Array, issued: Array) -> Array:
             hidden, seen = rows[late[rows]], rows[~late[rows] & issues[rows]]
             if len(hidden) and len(seen) >= FEWEST:
                 rows = np.append(hidden, seen)
-                found = _expected_work(own[rows], late[rows], issued[rows])
+                found = _likely_work(own[rows], late[rows], issued[rows], graph.rows.lane[rows])
                 if np.median(found) >= own[seen].min():  # that is no extrapolation
                     work[rows] = found
             elif len(hidden) and own[seen].max(initial=0) < NEARLY_ALL * np.median(own[hidden]):
@@ -441,11 +441,12 @@ def _work_when_late(case: Case, late: Array, issued: Array) -> Array:
     return work
 
 
-def _expected_work(own: Array, late: Array, issued: Array) -> Array:
-    """The work expected in each of these gaps, of which those that ended `late` are only an upper
-    bound: a regression on the time of issue with normal errors, censored (Tobin 1958), by
-    expectation and maximization, no further beyond the issues seen than these lie apart."""
-    from scipy.special import ndtr  # when first asked: .1 s
+def _likely_work(own: Array, late: Array, issued: Array, lane: Array) -> Array:
+    """Likely work in each of these gaps, of which those that ended `late` are only an upper bound:
+    a regression on the time of issue with normal errors, censored (Tobin 1958), by expectation and
+    maximization, no further beyond the issues seen than these lie apart. As operations wait for
+    the last rank, each gap has an error: those of its lane that are seen, in turn."""
+    from scipy.special import ndtr, ndtri  # when first asked: .1 s
 
     seen, work, unknown = ~late, own, np.zeros(len(own))
     low, high = issued[seen].min(), issued[seen].max()
@@ -458,11 +459,18 @@ def _expected_work(own: Array, late: Array, issued: Array) -> Array:
         variance = ((work - mean)[seen] ** 2 + unknown[seen]).mean()
         error = max(float(np.sqrt(variance)), 1.0)
         above = (own - mean) / error
-        tail = np.exp(-above * above / 2) / np.sqrt(2 * np.pi) / np.maximum(ndtr(above), 1e-300)
+        below = np.maximum(ndtr(above), 1e-300)
+        tail = np.exp(-above * above / 2) / np.sqrt(2 * np.pi) / below
         work = np.where(late, np.minimum(mean - error * tail, own), own)
         unknown = np.where(late, np.maximum(1 - above * tail - tail * tail, 0.0), 0) * error**2
         seen = np.ones(len(own), bool)  # at first, only what is known
-    return np.asarray(work)
+    part, known = np.zeros(len(own)), np.flatnonzero(~late)
+    part[known[np.argsort(above[known])]] = (np.arange(len(known)) + 0.5) / len(known)
+    for one in np.unique(lane[late]):
+        mine, theirs = np.flatnonzero(late & (lane == one)), known[lane[known] == one]
+        part[mine] = part[np.resize(theirs if len(theirs) else known, len(mine))]
+    likely = mean + error * ndtri(np.maximum(part * below, 1e-300))
+    return np.asarray(np.where(late, np.minimum(likely, own), own))
 
 
 def _late_hosts(case: Case, lanes: Array) -> list[Finding]:
