@@ -183,12 +183,8 @@ def seen_later(graph: Graph, over_ns: Array, waiting: Array) -> Array:
 
     A replay counts it as the lane's own work, a measurement as time blocked.
     """
-    rows = graph.rows
-    if not len(rows):
-        return np.zeros(0)
-    follows = np.append((rows.lane[1:] == rows.lane[:-1]) & ~rows.hidden[1:], False)
-    follows &= (rows.wait >= 0) & waiting
-    own_after = np.append(graph.own_ns[1:], 0.0)
+    rows, own_after = graph.rows, np.roll(graph.own_ns, -1)
+    follows = np.roll(~begins(rows.lane) & ~rows.hidden, -1) & (rows.wait >= 0) & waiting
     return np.where(follows, np.clip(rows.until_ns - over_ns, 0, own_after), 0.0)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from evenstep.diagnose.finding import Evidence
 from evenstep.diagnose.levels import SEVERAL
 from evenstep.diagnose.measure.grid import StepGrid
-from evenstep.trace.columns import Array, Columns, key_numbers, rows_by_key
+from evenstep.trace.columns import Array, Columns, finishes, key_numbers, rows_by_key
 from evenstep.trace.ranks import parse_ranks
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
@@ -293,7 +293,7 @@ def ports(trace: Trace) -> list[dict[str, Any]]:
 def rates(rows: Columns) -> tuple[float, float] | None:
     """Mean and highest growth of a counter in bytes per ns, which is GB/s; one that fell was reset.
     None without samples at two times; of those at one time the last counts."""
-    rows = rows.select(np.diff(rows.enter_ns, append=np.iinfo(np.int64).max) > 0)
+    rows = rows.select(finishes(rows.enter_ns))
     if len(rows) < 2:
         return None
     grown, took = np.maximum(np.diff(values(rows)), 0), np.diff(rows.enter_ns)

@@ -259,7 +259,6 @@ def _allocator(case: Case) -> list[Finding]:
 # -- launches --------------------------------------------------------------------------------------
 
 COMPUTING = 0.8  # of the most there may be, taken to be compute: a guess, and the finding says so
-ALL = slice(None)
 EXPECTATIONS = 100  # of work that an idle device hides: steps of the estimate
 
 
@@ -381,7 +380,7 @@ def _late_issue(case: Case) -> list[Finding]:
     lanes, gain = idle >= MINOR * idle.max(), _gain_of_issues(case, issues)
     theirs = gain.share.value < SMALLEST_SHARE
     if not theirs and np.count_nonzero(lanes) < np.count_nonzero(graph.device) / 2:
-        saved = case.saved(_at_once(graph, own - issues.idle_ns * lanes[lane], lanes))
+        saved = case.saved(_at_once(graph, own - issues.idle_ns * lanes[lane], lanes[lane]))
         theirs = case.share(saved).value >= MOST * gain.share.value
     if theirs:
         return _late_hosts(case, ended > MOST)
@@ -405,16 +404,16 @@ def _gain_of_issues(case: Case, issues: _LateIssues) -> Gain:
     change = _at_once(case.costs.graph, own - issues.idle_ns)
     gain = gain_of(case, change)
     saved = (case.saved(_at_once(case.costs.graph, own - idle)) for idle in issues.ends_ns)
-    low, high = (case.share(each) for each in saved)
+    least, most = (case.share(each).value for each in saved)
     share = gain.share
-    share = Share(share.value, min(share.low, low.value), max(share.high, high.value))
-    gain = gain._replace(share=share)
-    return gain._replace(change=lambda base: case.costs.combined([base, change]))
+    return gain._replace(
+        share=Share(share.value, min(share.low, least), max(share.high, most)),
+        change=lambda base: case.costs.combined([base, change]),
+    )
 
 
-def _at_once(graph: Graph, own_ns: Array, lanes: Array | slice = ALL) -> Change:
-    """The change to hosts of these lanes that issue at once, and to this own work of all rows."""
-    theirs = np.isin(graph.rows.lane, np.arange(len(graph.ranks))[lanes])
+def _at_once(graph: Graph, own_ns: Array, theirs: Array | bool = True) -> Change:
+    """The change to hosts that issue these rows (a mask) at once, and to this own work of all."""
     issues = np.unique(graph.host[theirs & (graph.host >= 0)])
     return Change(np.arange(len(own_ns)), own_ns, issues, np.minimum(graph.took_ns[issues], 0.0))
 

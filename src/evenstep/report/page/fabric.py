@@ -56,8 +56,12 @@ def loads(trace: Trace) -> list[Load]:
             place = node_of(trace, rank), counter, device
             if place not in read or len(rows) > len(read[place][1]):
                 read[place] = rank, rows
-    found = (_load(trace, *place, *seen) for place, seen in read.items())
-    return _busiest(load for load in found if load and load.mean_gBps > QUIET_GBPS)
+    found = []
+    for place, (rank, rows) in read.items():
+        used = rates(rows)
+        if used and used[0] > QUIET_GBPS:
+            found.append(_load(trace, *place, rank, used))
+    return _busiest(found)
 
 
 def simulated_load(links: Iterable[Mapping[str, Any]]) -> list[Load]:
@@ -76,19 +80,15 @@ def _busiest(found: Iterable[Load]) -> list[Load]:
 
 
 def _load(
-    trace: Trace, node: str, counter: str, device: int, rank: int, rows: Columns
-) -> Load | None:
-    """The load by these samples of a rank's; None where these are of one time."""
-    told = rates(rows)
-    if told is None:
-        return None
+    trace: Trace, node: str, counter: str, device: int, rank: int, used: tuple[float, float]
+) -> Load:
     locality: dict[str, Any] = trace.ranks[rank].facts.get("locality") or {}
     listed, speed, way = COUNTERS[counter]
     places: list[dict[str, Any]] = locality.get(listed) or []
     place = next((one for one in places if one.get("index") == device), {})
     name = place.get("name") or f"{listed[:-1].replace('_', ' ')} {device}"
     capacity = place[speed] / 8 if place.get(speed) else None
-    return Load(node, f"{name} {way}", *told, capacity, None)
+    return Load(node, f"{name} {way}", *used, capacity, None)
 
 
 # -- places ----------------------------------------------------------------------------------------

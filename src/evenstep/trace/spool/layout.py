@@ -174,7 +174,7 @@ class Flag(IntFlag):
     APPLIED = 16  # pacing: the delay was really spent (mode on)
     FAILED = 32  # ended with an error
     HOST_BLOCKED = 64  # exit was seen by the thread that waited for it
-    ON_DEVICE = 128  # runs on a device's stream; host times are those of issuing it
+    ON_DEVICE = 128  # on a device's stream: entered when issued, exit when its host saw the end
     INFERRED = 256  # not recorded: a phase between two recorded ones, or an inferred step
     CALLED = 512  # a pause of the collector in which gc.collect() was called, not begun by itself
 
