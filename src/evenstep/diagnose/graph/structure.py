@@ -151,9 +151,8 @@ def _reach_and_resume(graph: Graph) -> tuple[Array, Array]:
     rows = graph.rows
     over = np.append(graph.operations.over_ns, np.iinfo(np.int64).min)[rows.wait]
     over = running_maximum(np.maximum(rows.at_ns, over), run_numbers(rows.lane))
-    before = np.roll(over, 1)
-    same = ~begins(rows.lane)
-    return np.where(same, np.maximum(rows.at_ns, before), rows.at_ns), over
+    reached = np.maximum(rows.at_ns, np.roll(over, 1))
+    return np.where(begins(rows.lane), rows.at_ns, reached), over
 
 
 def times(graph: Graph) -> Times:

@@ -70,11 +70,10 @@ def _stalls(case: Case) -> list[Finding]:
 
 def _longer(case: Case, slow: Array) -> Phase:
     """The phase with most of what the slow steps work longer."""
-    lengths = [np.median(case.grid.phase_ns[phase], axis=1) for phase in WORK_PHASES[:-1]]
-    rise = [np.median(each[slow]) - np.median(each[~slow]) for each in lengths]
-    work = np.median(case.grid.work_ns, axis=1)
-    most = max(rise) >= MOST * (np.median(work[slow]) - np.median(work[~slow]))
-    return WORK_PHASES[int(np.argmax(rise))] if most else Phase.OTHER
+    parts = [case.grid.phase_ns[phase] for phase in WORK_PHASES[:-1]]
+    lengths = (np.median(each, axis=1) for each in (*parts, case.grid.work_ns))
+    *rise, whole = (np.median(each[slow]) - np.median(each[~slow]) for each in lengths)
+    return WORK_PHASES[int(np.argmax(rise))] if max(rise) >= MOST * whole else Phase.OTHER
 
 
 def _stopped(case: Case) -> list[Finding]:

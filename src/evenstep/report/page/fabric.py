@@ -57,10 +57,16 @@ def loads(trace: Trace) -> list[Load]:
             if place not in read or len(rows) > len(read[place][1]):
                 read[place] = rank, rows
     found = []
-    for place, (rank, rows) in read.items():
-        used = rates(rows)
-        if used and used[0] > QUIET_GBPS:
-            found.append(_load(trace, *place, rank, used))
+    for (node, counter, device), (rank, rows) in read.items():
+        used, (listed, speed, way) = rates(rows), COUNTERS[counter]
+        if not used or used[0] <= QUIET_GBPS:
+            continue
+        known: dict[str, Any] = trace.ranks[rank].facts.get("locality") or {}
+        adapters: list[dict[str, Any]] = known.get(listed) or []
+        adapter = next((one for one in adapters if one.get("index") == device), {})
+        name = adapter.get("name") or f"{listed[:-1].replace('_', ' ')} {device}"
+        capacity = adapter[speed] / 8 if adapter.get(speed) else None
+        found.append(Load(node, f"{name} {way}", *used, capacity, None))
     return _busiest(found)
 
 
@@ -79,37 +85,24 @@ def _busiest(found: Iterable[Load]) -> list[Load]:
     return sorted(found, key=lambda load: (-(load.share or 0.0), -load.mean_gBps))[:LISTED]
 
 
-def _load(
-    trace: Trace, node: str, counter: str, device: int, rank: int, used: tuple[float, float]
-) -> Load:
-    locality: dict[str, Any] = trace.ranks[rank].facts.get("locality") or {}
-    listed, speed, way = COUNTERS[counter]
-    places: list[dict[str, Any]] = locality.get(listed) or []
-    place = next((one for one in places if one.get("index") == device), {})
-    name = place.get("name") or f"{listed[:-1].replace('_', ' ')} {device}"
-    capacity = place[speed] / 8 if place.get(speed) else None
-    return Load(node, f"{name} {way}", *used, capacity, None)
-
-
 # -- places ----------------------------------------------------------------------------------------
 
 
 def places(trace: Trace) -> dict[int, dict[str, str]]:
     """Return `node` and, if known, `rack`, `gpu`, `nic`, `numa` and `cpus` of each rank."""
-    return {rank: _place(trace, rank) for rank in sorted(trace.ranks)}
-
-
-def _place(trace: Trace, rank: int) -> dict[str, str]:
-    known: dict[str, Any] = trace.ranks[rank].facts.get("locality") or {}
-    found = {
-        "node": node_of(trace, rank),
-        "rack": rack_of(trace, rank),
-        "gpu": gpu(known),
-        "nic": nearest_nic(known),
-        "numa": numa(known),
-        "cpus": str((known.get("cpu") or {}).get("allowed") or ""),
-    }
-    return {name: text for name, text in found.items() if text}
+    found = {}
+    for rank in sorted(trace.ranks):
+        known: dict[str, Any] = trace.ranks[rank].facts.get("locality") or {}
+        place = {
+            "node": node_of(trace, rank),
+            "rack": rack_of(trace, rank),
+            "gpu": gpu(known),
+            "nic": nearest_nic(known),
+            "numa": numa(known),
+            "cpus": str((known.get("cpu") or {}).get("allowed") or ""),
+        }
+        found[rank] = {name: text for name, text in place.items() if text}
+    return found
 
 
 def gpu(known: Mapping[str, Any]) -> str:
