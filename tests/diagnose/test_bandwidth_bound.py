@@ -31,6 +31,20 @@ def bound(world, *, facts=None, run=None):
     return next(f for f in diagnose(trace).findings if f.mode == "bandwidth_bound")
 
 
+@pytest.mark.parametrize("nanoseconds_per_byte", [1 / 1.5, 1 / 3.5])
+@pytest.mark.parametrize("size", [25 * MB, 100 * MB])
+def test_its_best_remedy_gives_back_what_it_costs(size, nanoseconds_per_byte):
+    """Whether compute could hide the bytes or not: links may be faster."""
+    finding = bound(
+        World(
+            noise=0.01, bucket_bytes=(size,) * 4, style="blocking",
+            fabric=lambda move: ALPHA_NS + move.size_bytes * nanoseconds_per_byte,
+        )
+    )  # fmt: skip
+    assert max(option.gain for option in finding.options) == pytest.approx(finding.severity)
+    assert "links" not in finding.options[0].action
+
+
 @pytest.mark.parametrize("style", ["overlapped", "blocking"])
 def test_exposed_bytes_are_what_the_job_is_bound_by(style, worst):
     finding = worst(replace(WORLD, style=style))
