@@ -142,8 +142,7 @@ def oscillation(series: Array) -> SlowSteps | None:
         more = series - np.median(series[~(pulse.places | after)])
         height = float(np.median(more[pulse.places]))
         slow = pulse.places & (more > height / 2)
-        lost = np.where(slow, height, np.where(pulse.places, np.maximum(more, 0.0), 0.0))
-        lost = _with_rest(lost, slow, series)
+        lost = _with_rest(np.where(slow, height, np.maximum(more, 0)) * pulse.places, slow, series)
         share = _explained_share(series, lost)
         peak = Peak(float(pulse.period), pulse.chance, share)
         return SlowSteps(slow, lost, peak) if share >= levels.MOST else None
