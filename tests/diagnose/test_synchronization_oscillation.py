@@ -6,6 +6,7 @@ from scipy.stats import t
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.lateness.thresholds import BY_CHANCE
+from evenstep.diagnose.measure.grid import step_grid
 from evenstep.diagnose.modes.synchronization import _few
 from evenstep.importers.opening import open_trace
 from evenstep.trace.columns import Columns
@@ -49,6 +50,19 @@ def test_slow_steps_of_devices_cost_as_much_with_the_first_of_the_run(period, wo
     finding = worst(world)
     assert finding.mode == "synchronization_oscillation"
     assert finding.severity == pytest.approx(world.injected_share(), rel=0.05)
+
+
+@pytest.mark.parametrize(("before", "more"), [(0, 35), (2, 0)])
+def test_a_device_was_idle_before_the_runs_first_step_but_not_before_the_first_on_record(
+    before, more
+):
+    """Whose groups had so many collectives before: it may have had work from these. The first step
+    of 7 lasts 40 ms longer, and hosts issue at least 5 ms before."""
+    slow = np.where(STEPS[:20] % 7 == 0, 40 * MS, 0)[:, None]
+    trace = World(steps=20, on_device=True).delayed(Phase.FORWARD, slow).trace()
+    trace.events = trace.events.with_column("group_seq", trace.events.group_seq + before)
+    work = step_grid(trace).work_ns
+    assert (work[0] - work[1]) / MS == pytest.approx([more] * 4, abs=1)
 
 
 def test_inferred_steps_that_swing_together_are_parts_of_the_programs_own():

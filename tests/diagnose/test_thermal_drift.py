@@ -7,7 +7,7 @@ import pytest
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.lateness.case import open_case
-from evenstep.diagnose.modes.thermal_drift import drifts
+from evenstep.diagnose.modes.thermal_drift import _rise, drifts
 from evenstep.trace.spool.layout import Kind, Phase
 from tests.diagnose.synthetic import BOOT_NS, MS, World, with_rows
 
@@ -81,6 +81,22 @@ def test_a_drift_costs_its_rise_also_where_noise_hides_its_single_steps():
     (finding,) = [one for one in diagnose(slower.trace()).findings if one.mode == "thermal_drift"]
     assert sorted(finding.where.ranks) == [4, 5, 6, 7]
     assert finding.severity == pytest.approx(slower.injected_share(), rel=0.15)
+
+
+@pytest.mark.parametrize(
+    "course",
+    [
+        np.arange(14) / 13,
+        np.maximum(np.arange(14) - 3, 0) / 10,
+        np.maximum(np.arange(14) - 7, 0) / 6,
+        1 - np.exp(-np.arange(14) / 4),
+    ],
+)
+@pytest.mark.parametrize("first", [0.0, -0.5])
+def test_a_rise_is_that_of_its_steps_wherever_it_begins(course, first):
+    """Of few steps, of which the first may be short; what bends is told to a step's rise."""
+    risen = _rise(np.arange(14), course + np.where(np.arange(14) > 0, 0.0, first))
+    assert risen == pytest.approx(course, abs=0.06)
 
 
 def test_a_rank_that_was_late_before_it_slowed_down_a_little_is_a_straggler(worst):

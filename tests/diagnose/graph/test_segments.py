@@ -6,6 +6,7 @@ import pytest
 from evenstep.diagnose.graph.replay import Change, replay
 from evenstep.diagnose.graph.schedule import Links, carried_over, evaluate, schedule
 from evenstep.diagnose.graph.segments import _own, _segment_numbers, _start_state
+from evenstep.diagnose.graph.structure import NEVER_NS
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Flag, Op
 from tests.diagnose.graph.by_hand import Run, after
@@ -157,19 +158,24 @@ def test_lanes_that_never_meet_drift_apart_over_any_number_of_chunks():
     assert after(ends[1]) == [[13 * k, 12 * k, 14 * k] for k in range(1, 61)]
 
 
-@pytest.mark.parametrize(("latest", "first"), [(-1, 2), (3, 2), (0, 4)])
-def test_a_step_may_begin_at_no_time_at_all_and_its_first_work_is_since_then(latest, first):
-    """Lane 0 from 0 on, lane 1 nobody knows since when: as its next step, 2 after its first end,
-    unless its host began longer ago."""
-    rows = {"lane": [0, 0, 1, 1], "at_ns": [5, 9, 4, 6], "wait": [-1] * 4}
-    known, surely = np.array([[0, -1], [5, -1]]), np.array([[0, latest], [-1, -1]])
+@pytest.mark.parametrize("since", [0, -100])
+@pytest.mark.parametrize(("latest", "first"), [(None, 2), (3, 2), (0, 4)])
+def test_a_step_may_begin_at_any_time_or_none_and_its_first_work_is_since_then(
+    latest, first, since
+):
+    """Lane 0 from `since` on, lane 1 nobody knows since when: as its next step, 2 after its first
+    end, unless its host began longer ago."""
+    rows = {"lane": np.array([0, 0, 1, 1]), "at_ns": since + np.array([5, 9, 4, 6])}
+    latest = NEVER_NS if latest is None else since + latest
+    known = np.array([[since, NEVER_NS], [since + 5, NEVER_NS]])
+    surely = np.array([[since, latest], [NEVER_NS] * 2])
     found = _own(
-        Columns({name: np.array(of) for name, of in rows.items()}),
+        Columns(rows | {"wait": np.full(4, -1)}),
         Columns({"over_ns": np.zeros(0, int)}), (known, surely),
         np.zeros(2, int), np.array([0, 1, 0, 1]), (np.zeros(0, int), np.zeros(0, int)),
     )  # fmt: skip
     assert found[0].tolist() == [5, 4, first, 2]
-    assert found[1].tolist() == [[0, 4 - first]]
+    assert found[1].tolist() == [[since, since + 4 - first]]
 
 
 @pytest.mark.parametrize(("took", "end"), [(24, 38), (14, 34), (30, 44)])

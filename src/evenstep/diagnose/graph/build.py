@@ -16,6 +16,7 @@ from evenstep.diagnose.graph.lanes import STEP_END, TELLING_NS, LaneExtent, ende
 from evenstep.diagnose.graph.reached import issued_beside, with_reached
 from evenstep.diagnose.graph.segments import segments
 from evenstep.diagnose.graph.structure import (
+    NEVER_NS,
     NO_HOST,
     NO_INTERVALS,
     Ahead,
@@ -30,7 +31,7 @@ from evenstep.diagnose.graph.structure import (
 from evenstep.diagnose.levels import LOW, NEARLY_ALL
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Array, Columns, begins, largest_of, running_maximum, smallest_of
-from evenstep.trace.spool.layout import Kind, Op, Phase
+from evenstep.trace.spool.layout import Kind, Phase
 from evenstep.trace.trace import COMPUTE, Trace
 
 BUSY = (Phase.INPUT, Phase.CHECKPOINT, Phase.EVALUATION)  # phases with work of hosts alone
@@ -53,7 +54,7 @@ def graph(trace: Trace, clocks: Clocks, steps: Array, ranks: Array) -> Graph:
         clock = _clocks_read(trace, clocks, ranks)
         issued = ~np.isin(ranks, entered_on_device(trace))
         rows = streams.with_kernels(found.rows, found.operations)
-        uneven = np.flatnonzero(found.operations.op == int(Op.ALL_TO_ALL))
+        uneven = np.flatnonzero(found.operations.uneven)
         rows, ahead = _align(_with_phase(trace, clocks, ranks, rows), issued, clock, uneven)
         found = found._replace(rows=rows)
     rows = found.rows
@@ -72,19 +73,20 @@ def graph(trace: Trace, clocks: Clocks, steps: Array, ranks: Array) -> Graph:
     known = np.union1d(steps, leads)
     span = LaneExtent(trace, clocks, known, ranks, device, apart)
     over, queues = _over(span, found, _earliest_ends(found))
-    entered = _last_entries(found)
+    entered = _last_of(found, found.rows.enter_ns, found.rows.decides)  # that each needs to begin
     operations = found.operations.with_columns(over_ns=over, queues=queues, last_ns=entered)
     rows, operations = rows_of(span, found, operations)
     begun, ended = (span.step_ns(end)[np.isin(known, steps)] for end in ("enter_ns", "leave_ns"))
-    ended = np.full_like(ended, -1) if device.any() else ended  # streams work between steps, too
+    if device.any():
+        ended[:] = NEVER_NS  # streams work between steps, too
     if len(leads):
         begun = _begun_after(rows, leads, steps, begun)
         rows, operations = _select_steps(rows, operations, steps)
     phases = trace.of_kind(Kind.PHASE)
     alone = phases.select(np.isin(phases.op, BUSY)), trace.of_kind(Kind.PAUSE)
     busy = sum((of_hosts(rows, clocks, ranks, ahead) for rows in alone), NO_INTERVALS)
-    times = begun, ended, _hosts_begun(trace, clocks, steps, ranks, ahead)
-    made = segments(rows, operations, steps, ranks, times, busy)
+    hosts = _hosts_begun(span, found, ahead)[np.isin(known, steps)]
+    made = segments(rows, operations, steps, ranks, (begun, ended, hosts), busy)
     return replace(made, device=device, ahead=ahead)
 
 
@@ -150,17 +152,16 @@ def _align(rows: Columns, issued: Array, clock: Array, uneven: Array) -> tuple[C
     lines = {int(one): streams.issue_line(moved.select(number == one)) for one in np.unique(number)}
     first = lines[min(lines)]
     ends = np.array([moved.enter_ns.min(), moved.enter_ns.max()], float)
-    level = np.zeros((2, lanes))  # at these times
+    level, error = np.zeros((2, lanes)), np.zeros(lanes)  # at these times
     slack = np.full(len(rows), NO_HOST, np.int64)
     for one, line in lines.items():
         mine = number == one
         slack[chosen[mine]] = line.shift(moved.enter_ns[mine]) - moved.issued_ns[mine]
+        error[clock == one] = line.error_ns.max()
         level[:, clock == one] = (line.offset_at(ends) - first.offset_at(ends))[:, None]
     since = rows.enter_ns[chosen] - rows.issued_ns[chosen]
-    first_of = np.zeros(lanes, np.int64)
-    first_of[moved.lane[::-1]] = since[::-1]
     slack[~issued[rows.lane]] = NO_HOST
-    if (since == first_of[moved.lane]).all():
+    if (smallest_of(since, moved.lane) == largest_of(since, moved.lane))[moved.lane].all():
         slack[:] = NO_HOST  # the source has one time for both: entries of devices stand for calls
     for name in ("enter_ns", "leave_ns"):
         column = rows[name].copy()
@@ -169,7 +170,7 @@ def _align(rows: Columns, issued: Array, clock: Array, uneven: Array) -> tuple[C
         rows = rows.with_column(name, column)
     begun, ended = ends + first.offset_at(ends)
     slope = (level[1] - level[0]) / max(ended - begun, 1.0)
-    return rows.with_column("slack_ns", slack), Ahead(begun, level[0], slope)
+    return rows.with_column("slack_ns", slack), Ahead(begun, level[0], slope, error)
 
 
 def _clocks_read(trace: Trace, clocks: Clocks, ranks: Array) -> Array:
@@ -187,19 +188,22 @@ def _begun_after(rows: Columns, leads: Array, steps: Array, begun_ns: Array) -> 
     """When each step began, (steps, lanes): where it is not known otherwise, as the step before it
     ended, one of `leads`, of which nothing else is told."""
     ends = rows.select(np.isin(rows.step, leads) & (rows.order == STEP_END))
-    found = np.full_like(begun_ns, -1)
+    found = np.full_like(begun_ns, NEVER_NS)
     found[np.searchsorted(steps, ends.step + 1), ends.lane] = ends.at_ns
-    return np.where(begun_ns >= 0, begun_ns, found)
+    return np.where(begun_ns > NEVER_NS, begun_ns, found)
 
 
-def _hosts_begun(trace: Trace, clocks: Clocks, steps: Array, ranks: Array, ahead: Ahead) -> Array:
-    """When each lane's host began the first step of the run, before which its device had nothing to
-    do: (steps, lanes), -1 for all other steps."""
-    rows = trace.of_kind(Kind.STEP)
-    rows = rows.select((rows.step == 0) & np.isin(rows.step, steps) & np.isin(rows["rank"], ranks))
-    lane, found = np.searchsorted(ranks, rows["rank"]), np.full((len(steps), len(ranks)), -1)
-    found[np.searchsorted(steps, rows.step), lane] = ahead.placed(lane, clocks.placed(rows)[0])
-    return found
+def _hosts_begun(span: LaneExtent, found: Entries, ahead: Ahead) -> Array:
+    """By when each lane's host had surely begun the run's first step, before which its device had
+    nothing to do: (steps, lanes), `NEVER_NS` for all other steps, and for the first on record where
+    collectives of a group came before that."""
+    table = found.operations
+    of = row_numbers(table.group, table.message)
+    before = (smallest_of(table.sequence, of)[of] > 1) & (table.group >= 0) & ~table.message
+    begun = span._replace(apart=span.apart & False).step_ns("enter_ns")
+    known = (begun > NEVER_NS) & (span.steps == 0)[:, None] & ~before.any()
+    latest = ahead.placed(np.arange(len(span.ranks)), begun) + ahead.error_ns
+    return np.where(known, latest, NEVER_NS)
 
 
 def _select_steps(rows: Columns, operations: Columns, steps: Array) -> tuple[Columns, Columns]:
@@ -218,17 +222,17 @@ def _select_steps(rows: Columns, operations: Columns, steps: Array) -> tuple[Col
 # -- when operations were over ---------------------------------------------------------------------
 
 
-def _last_entries(found: Entries) -> Array:
-    """The last entry that each operation needs to begin."""
-    rows, where = found.rows, found.rows.decides
-    count = len(found.operations)
-    return largest_of(rows.enter_ns[where], rows.operation[where], count, least=-(2**62))
+def _last_of(found: Entries, times_ns: Array, where: Array) -> Array:
+    """The last of these times of each operation's rows."""
+    number, count = found.rows.operation[where], len(found.operations)
+    return largest_of(times_ns[where], number, count, least=NEVER_NS)
 
 
 def _earliest_ends(found: Entries) -> Array:
     """The earliest end that a waiting member saw of each operation, or else any member: every end
     seen is an upper bound."""
-    rows, count, begin = found.rows, len(found.operations), _last_entries(found)
+    rows, count = found.rows, len(found.operations)
+    begin = _last_of(found, rows.enter_ns, rows.decides)
     seen = rows.leave_ns > 0
     soonest, anyhow = (
         smallest_of(rows.leave_ns[where], rows.operation[where], count, most=2**62)
@@ -267,7 +271,7 @@ def _is_blocked(span: LaneExtent, found: Entries) -> Array:
     during = np.isin(end, end[nearest[told]])
     if not told.all():  # something was in flight, but nothing on record ended
         line = TimeLine(waits.lane[~told], waits.leave_ns[~told])
-        begun = _last_entries(found)[rows.operation]
+        begun = _last_of(found, rows.enter_ns, rows.decides)[rows.operation]
         during |= line.before(rows.lane, rows.leave_ns) > line.before(rows.lane, begun)
     return np.asarray(during | unrecorded)
 
@@ -283,12 +287,9 @@ def _with_usual_messages(span: LaneExtent, found: Entries, ended: Array) -> Arra
     rows, operations = found.rows, found.operations
     number, count = rows.operation, len(operations)
 
-    def last_of(times_ns: Array, where: Array) -> Array:
-        return largest_of(times_ns[where], number[where], count, least=-(2**62))
-
     # a stream may be busy when compute reaches the message
-    entered = last_of(rows.enter_ns + rows.held_ns, rows.decides)
-    received = last_of(rows.enter_ns, operations.message[number] & ~rows.sends)
+    entered = _last_of(found, rows.enter_ns + rows.held_ns, rows.decides)
+    received = _last_of(found, rows.enter_ns, operations.message[number] & ~rows.sends)
     names = [span.trace.ranks[int(rank)].node for rank in span.ranks]
     node = np.unique(names, return_inverse=True)[1].reshape(-1)[rows.lane]
     within = smallest_of(node, number, count) == largest_of(node, number, count)
@@ -299,7 +300,8 @@ def _with_usual_messages(span: LaneExtent, found: Entries, ended: Array) -> Arra
     if span.device.any():
         wait = row_numbers(rows.lane, np.where(rows.on_device, rows.kernel, rows.leave_ns))
     alone = np.bincount(number, blocked & (np.bincount(wait)[wait] == 1)) > 0
-    apart = last_of(rows.leave_ns, blocked) + last_of(-rows.leave_ns, blocked)
+    first = smallest_of(rows.leave_ns[blocked], number[blocked], count, most=2**62)
+    apart = _last_of(found, rows.leave_ns, blocked) - first
     both = (np.bincount(number, blocked) > 1) & (apart <= TELLING_NS)
     sure = operations.message & (alone | both)
     seen = operations.message & (np.bincount(number, rows.leave_ns > 0) > 0)

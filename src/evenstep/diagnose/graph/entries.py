@@ -39,7 +39,8 @@ class Entries(NamedTuple):
     seen_ns (its end, by the host), held_ns (on a device, from when compute reached the operation
     until its stream did), stream (0 unknown).
     `operations`, in order of queue and sequence: queue, sequence, step, group (-1 none), op, dtype,
-    size_bytes, members, whole (all traced members of its group take part), root, message.
+    size_bytes, members, whole (all traced members of its group take part), root, message, uneven
+    (members may end one after another, as it brings one more than another).
     """
 
     rows: Columns
@@ -93,9 +94,9 @@ def collectives(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     operations = _operations(
         events.select(first),
         queue=key_numbers(np.where(single[first], alone, group)),
-        size_bytes=_sizes(events, first),
         members=members,
         whole=members == np.array([*traced, 0])[group],  # nobody is known of no group
+        **_sizes(events, first),
     )
     if single.any():  # in order of queue and sequence
         order = np.lexsort([operations.sequence, operations.queue])
@@ -109,7 +110,8 @@ def _operations(heads: Columns, **known: Array) -> Columns:
     names = {"sequence": "group_seq", "root": "peer_or_root"}
     whole = ("sequence", "step", "group", "op", "dtype", "root")
     found = {name: heads[names.get(name, name)].astype(np.int64) for name in whole}
-    return Columns({**found, "message": np.zeros(len(heads), bool), **known})
+    found |= dict.fromkeys(("message", "uneven"), np.zeros(len(heads), bool))
+    return Columns({**found, **known})
 
 
 def _finished_records(events: Columns, ranks: Array, usable: Array) -> Columns:
@@ -226,20 +228,23 @@ def _rows(
     })  # fmt: skip
 
 
-def _sizes(events: Columns, first: Array) -> Array:
+def _sizes(events: Columns, first: Array) -> dict[str, Array]:
     """Sizes as nccl-tests counts them: the whole buffer where ranks hold parts of it, and what the
-    busiest link carries where ranks exchange unequal ones."""
+    busiest link carries where ranks exchange unequal ones. And where they do, or may."""
     if not len(first):
-        return np.zeros(0, np.int64)
+        return dict.fromkeys(("size_bytes", "uneven"), np.zeros(0, np.int64))
     op = events.op[first]
     members = np.diff(np.append(first, len(events)))
-    sent = np.maximum.reduceat(events.bytes_in, first).astype(np.int64)
-    received = np.maximum.reduceat(events.bytes_out, first).astype(np.int64)
+    moved = np.stack([events.bytes_in, events.bytes_out]).astype(np.int64)
+    most, least = (of.reduceat(moved, first, axis=1) for of in (np.maximum, np.minimum))
+    (sent, received), exchange = most, op == int(Op.ALL_TO_ALL)
+    uneven = (most > least).any(axis=0) | (most == 0).all(axis=0)
     parts_in = np.isin(op, [int(Op.ALL_GATHER), int(Op.GATHER)])
     parts_out = np.isin(op, [int(Op.REDUCE_SCATTER), int(Op.SCATTER)])
     size = np.where(parts_in, np.where(received > sent, received, sent * members), sent)
-    size = np.where(op == int(Op.ALL_TO_ALL), np.maximum(sent, received), size)
-    return np.asarray(np.where(parts_out & (sent <= received), received * members, size))
+    size = np.where(exchange, np.maximum(sent, received), size)
+    size = np.where(parts_out & (sent <= received), received * members, size)
+    return {"size_bytes": size, "uneven": exchange & uneven}
 
 
 # -- messages --------------------------------------------------------------------------------------

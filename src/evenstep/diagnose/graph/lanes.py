@@ -13,7 +13,7 @@ import numpy as np
 from evenstep.diagnose.graph.awaited import Awaited, infer_waits
 from evenstep.diagnose.graph.entries import Entries
 from evenstep.diagnose.graph.streams import in_order, kernels_before, with_rising_steps
-from evenstep.diagnose.graph.structure import NO_ENTRY, TimeLine, grouped_order
+from evenstep.diagnose.graph.structure import NEVER_NS, NO_ENTRY, TimeLine, grouped_order
 from evenstep.diagnose.levels import MINOR, MOST, NEARLY_ALL
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Array, Columns, begins, finishes, run_numbers, running_maximum
@@ -60,9 +60,9 @@ class LaneExtent(NamedTuple):
         return waits.select(~self.device[waits.lane])
 
     def step_ns(self, end: str) -> Array:
-        """When each step began ("enter_ns") or ended: (steps, lanes), -1 unknown."""
+        """When each step began ("enter_ns") or ended: (steps, lanes), `NEVER_NS` unknown."""
         rows = self.table(self.trace.of_kind(Kind.STEP))
-        found = np.full((len(self.steps), len(self.ranks)), NONE, np.int64)
+        found = np.full((len(self.steps), len(self.ranks)), NEVER_NS)
         found[np.searchsorted(self.steps, rows.step), rows.lane] = rows[end]
         return found
 
@@ -118,7 +118,7 @@ def single_operations(table: Columns, operations: Columns) -> Columns:
         "last_ns": table.enter_ns,
         "over_ns": table.leave_ns,
     }
-    columns["whole"] = columns["message"] = columns["queues"] = np.zeros(len(table), bool)
+    columns |= dict.fromkeys(("whole", "message", "queues", "uneven"), np.zeros(len(table), bool))
     return Columns({name: columns[name] for name in operations})
 
 

@@ -16,6 +16,7 @@ from evenstep.diagnose.graph.lanes import NONE, STEP_END, WORKED, single_operati
 from evenstep.diagnose.graph.schedule import Links
 from evenstep.diagnose.graph.streams import CROSSING_NS
 from evenstep.diagnose.graph.structure import (
+    NEVER_NS,
     NO_ENTRY,
     NO_INTERVALS,
     Batch,
@@ -33,7 +34,6 @@ from evenstep.trace.columns import Array, Columns, begins, finishes, running_max
 
 _LINKS = ("enter", "wait", "after", "host", "resumes")  # columns that name operations
 ROUNDS = 64  # at most, until operations and rows agree on their segments
-NEVER_NS = -(2**62)
 
 
 def segments(
@@ -46,9 +46,9 @@ def segments(
 ) -> Graph:
     """Cut a graph. `rows` in order of lane and time: lane, step, at_ns, enter, wait, order.
 
-    `lasted`, three of (steps, lanes), -1 unknown: when each step began and ended, and by when it
-    surely had begun. Time in which no lane is in a step counts for none. `busy`, by lane: when
-    hosts surely did not wait for devices.
+    `lasted`, three of (steps, lanes), `NEVER_NS` unknown: when each step began and ended, and by
+    when it surely had begun. Time in which no lane is in a step counts for none. `busy`, by lane:
+    when hosts surely did not wait for devices.
     """
     begun_ns, ended_ns, latest_ns = lasted
     index = np.searchsorted(steps, rows.step)
@@ -89,8 +89,8 @@ def _segment_numbers(rows: Columns, operations: Columns, index: Array) -> tuple[
 def _between(begun_ns: Array, ended_ns: Array) -> tuple[tuple[Array, Array], Array]:
     """The intervals from the last end of a step to the first beginning of the next, where all are
     known; and how long that is before each step."""
-    known = (begun_ns[1:] >= 0).all(axis=1) & (ended_ns[:-1] >= 0).all(axis=1)
-    since = np.maximum.accumulate(ended_ns.max(axis=1, initial=0))[:-1]
+    known = (begun_ns[1:] > NEVER_NS).all(axis=1) & (ended_ns[:-1] > NEVER_NS).all(axis=1)
+    since = np.maximum.accumulate(ended_ns.max(axis=1, initial=NEVER_NS))[:-1]
     until = begun_ns.min(axis=1, initial=2**62)[1:]
     lasted = np.where(known, np.maximum(until - since, 0), 0)
     return (since[known], until[known]), np.append(0, lasted)
@@ -111,7 +111,7 @@ def _own(
     beginning is not known, its first work is the usual first work of its steps, or at least that
     since it surely had begun.
     """
-    over, lane = np.append(operations.over_ns, -(2**62)), rows.lane  # -1, none, is long over
+    over, lane = np.append(operations.over_ns, NEVER_NS), rows.lane  # -1, none, is long over
     # nobody goes on before it has gone on from what it waited for earlier
     resumed = running_maximum(np.maximum(rows.at_ns, over[rows.wait]), lane)
     before = np.roll(resumed, 1)
@@ -124,10 +124,10 @@ def _own(
     first = begins(index, lane)
     first[opens] = False
     usual = quantiles(own[first], lane[first], 0.5, int(lane.max(initial=0)) + 1)
-    least = np.where(latest >= 0, rows.at_ns[opens] - latest, 0)
+    least = np.where(latest > NEVER_NS, rows.at_ns[opens] - latest, 0)
     least = np.maximum(least, usual[lane[opens]])
-    own[opens] = np.where(exact >= 0, np.maximum(rows.at_ns[opens] - exact, 0), least)
-    start = np.full((int(stretch.max(initial=0)) + 1, begun[0].shape[1]), -(2**62), np.int64)
+    own[opens] = np.where(exact > NEVER_NS, np.maximum(rows.at_ns[opens] - exact, 0), least)
+    start = np.full((int(stretch.max(initial=0)) + 1, begun[0].shape[1]), NEVER_NS)
     start[stretch[index[opens]], lane[opens]] = rows.at_ns[opens] - own[opens].astype(np.int64)
     return own, start, resumed
 
@@ -178,7 +178,7 @@ def _batch(
         ends = np.stack([ended, here.lane[ended], here["index"][ended] - head], axis=1)
         batches.append(Batch(first_row[mine], first_operation[mine], links, over, ends))
     carried = np.full((len(start), len(ranks) + queues), -np.inf)
-    carried[:, : len(ranks)] = np.where(start > -(2**62), start, np.nan)
+    carried[:, : len(ranks)] = np.where(start > NEVER_NS, start, np.nan)
     started = _start_state(carried)
     return Graph(ranks, steps, rows, operations, batches, batch_of, place, started, stretch)
 

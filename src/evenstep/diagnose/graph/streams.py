@@ -55,41 +55,38 @@ def on_one_clock(rows: Columns, lanes: int, uneven: Array | tuple[()] = ()) -> C
     on their own. Lanes that share no operation with those aligned so far keep a clock of their own.
     """
     known, enter = rows.leave_ns != 0, rows.enter_ns.astype(np.int64)
-    seen = known & (np.bincount(rows.operation, ~(rows.decides & rows.waits)) == 0)[rows.operation]
-    leave = np.where(known, rows.leave_ns, enter)
-    ends = np.full((2, int(rows.operation.max(initial=-1)) + 1), np.inf)  # those seen, and all
-    order = np.argsort(rows.lane, kind="stable")
+    operation, kernel = rows.operation, rows.kernel
+    seen = known & (np.bincount(operation, ~(rows.decides & rows.waits)) == 0)[operation]
+    leave, every = np.where(known, rows.leave_ns, enter), operation >= 0
+    single, even = seen & (np.bincount(kernel)[kernel] == 1), ~np.isin(operation, uneven)
+    # entries of a lane, and those of others that tell when they ended: the best come first
+    tries = (single & even, seen), (single, seen), (seen, seen), (every, every)
+    ends = np.full((len(tries), int(operation.max(initial=-1)) + 1), np.inf)
+    order, members = (np.argsort(number, kind="stable") for number in (rows.lane, operation))
     edges = np.searchsorted(rows.lane[order], np.arange(lanes + 1))
+    first = np.searchsorted(operation[members], np.arange(ends.shape[1] + 1))
     mine = [order[a:b] for a, b in pairwise(edges)]
-    kernel = rows.kernel
-    single = seen & (np.bincount(kernel)[kernel] == 1)
-    tries = (
-        (ends[0], single & ~np.isin(rows.operation, uneven)),
-        (ends[0], single),
-        (ends[0], seen),
-        (ends[1], order >= 0),
-    )
-    waiting = [lane for lane in range(lanes) if len(mine[lane])]
-
-    def shared(lane: int, ended: Array, usable: Array) -> Array:
-        at = mine[lane]
-        return np.asarray(at[np.isfinite(ended[rows.operation[at]]) & usable[at]])
-
-    while waiting:
-        for ended, usable in tries:
-            found = [lane for lane in waiting if len(shared(lane, ended, usable))]
-            if found:
-                break
-        found = found if usable is tries[0][1] else found[:1]
-        for lane in found or waiting[:1]:
-            at, told = mine[lane], shared(lane, ended, usable)
-            if len(told):
-                own = leave[told].astype(float)
-                offset = _offset(own, ended[rows.operation[told]] - own)
+    waiting, told = np.diff(edges) > 0, np.zeros((len(tries), lanes), bool)
+    while waiting.any():
+        best = int((told & waiting).any(axis=1).argmax())
+        found = np.flatnonzero(told[best] & waiting)
+        found = found if best == 0 else found[:1]
+        for lane in found if len(found) else np.flatnonzero(waiting)[:1]:
+            at = mine[lane]
+            shared = at[np.isfinite(ends[best, operation[at]]) & tries[best][0][at]]
+            if len(shared):
+                own = leave[shared].astype(float)
+                offset = _offset(own, ends[best, operation[shared]] - own)
                 enter[at], leave[at] = offset.shift(enter[at]), offset.shift(leave[at])
-            np.minimum.at(ends[1], rows.operation[at], leave[at])
-            np.minimum.at(ends[0], rows.operation[at], np.where(seen[at], leave[at], np.inf))
-            waiting.remove(lane)
+            for each, (usable, telling) in enumerate(tries):
+                own = at[telling[at]]
+                new = np.unique(operation[own[np.isinf(ends[each, operation[own]])]])
+                np.minimum.at(ends[each], operation[own], leave[own])
+                sizes = first[new + 1] - first[new]
+                starts = np.repeat(first[new] - np.cumsum(sizes) + sizes, sizes)
+                others = members[starts + np.arange(len(starts))]
+                told[each, rows.lane[others[usable[others]]]] = True
+            waiting[lane] = False
     return rows.with_column("enter_ns", enter).with_column("leave_ns", np.where(known, leave, 0))
 
 
@@ -264,12 +261,13 @@ def _on_streams(rows: Columns) -> tuple[Array, Array]:
 def issue_line(rows: Columns) -> OffsetLine:
     """What to add to the common time of devices to get their hosts', which read one clock: the
     least by which nothing begins before it is issued, and that drifts no faster than a clock does;
-    and, as hosts may always be far ahead, as much more as they surely see all ends later."""
+    and, as hosts may always be far ahead, as much more as they surely see all ends later: that is
+    the error, as only looks that came at any time tell it."""
     order = np.argsort(rows.enter_ns, kind="stable")
     time, behind = (one[order].astype(float) for one in (rows.enter_ns, rows.issued_ns))
     least = largest_bound(time - time[:1], behind - time, FASTEST_DRIFT)
-    line = OffsetLine(time, least, np.zeros(len(time)))
-    return line._replace(offset_ns=least + _surely_later(rows, line))
+    later = _surely_later(rows, OffsetLine(time, least, np.zeros(len(time))))
+    return OffsetLine(time, least + later, np.full(len(time), later))
 
 
 def _surely_later(rows: Columns, line: OffsetLine) -> float:

@@ -32,16 +32,17 @@ class Batch:
 
 class Ahead(NamedTuple):
     """By how much times of hosts are ahead of the graph's, in which clocks drift: lines, by lane,
-    with their values at the graph's time `base_ns`."""
+    with their values at the graph's time `base_ns`, or by up to `error_ns` less."""
 
     base_ns: float
     level_ns: Array
     slope: Array
+    error_ns: Array
 
     @staticmethod
     def none(lanes: int) -> Ahead:
         """Hosts that have the graph's times."""
-        return Ahead(0.0, *np.zeros((2, lanes)))
+        return Ahead(0.0, *np.zeros((3, lanes)))
 
     def placed(self, lane: Array, host_ns: Array) -> Array:
         """The times in the graph of these times of lanes' hosts."""
@@ -94,6 +95,7 @@ class Graph:
         return np.asarray(self.operations.took_ns)
 
 
+NEVER_NS = -(2**62)  # before all times, which may be negative: one that is not known
 NO_HOST = -1  # slack of entries that a host makes itself
 NO_ENTRY = -2  # of rows that a kernel's end is entered by
 _ODD = np.uint64(0x9E3779B97F4A7C15)

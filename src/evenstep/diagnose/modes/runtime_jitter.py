@@ -31,7 +31,7 @@ from evenstep.diagnose.modes.synchronization import of_slow_steps, slow_together
 from evenstep.diagnose.sentences import say
 from evenstep.statistics.interval import Estimate, Share, share_of
 from evenstep.trace.columns import Array, begins, positions_by_key, running_maximum
-from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
+from evenstep.trace.spool.layout import Flag, Kind, Phase
 from evenstep.words import plural
 
 RETRIES = "allocator.retries_count"
@@ -481,7 +481,7 @@ def _late_hosts(case: Case, lanes: Array) -> list[Finding]:
 
 def _unrecorded_ns(case: Case) -> Array:
     """Each row's own time without recorded compute of its device, outside of few slow steps, and
-    that no record explains, nor an all-to-all, which ends later where it brings more."""
+    that no record explains, nor an operation that ends later for it than for others."""
     records, seen, graph = case.grid.records, slow_together(case), case.costs.graph
     spans, phases = records.of_kind(Kind.SPAN), records.of_kind(Kind.PHASE)
     known = [
@@ -491,7 +491,7 @@ def _unrecorded_ns(case: Case) -> Array:
     ]
     busy = np.sum([during(case.grid, rows) for rows in known], axis=0)
     table, waits = graph.operations, graph.rows.wait
-    uneven = graph.device[graph.rows.lane] & (np.append(table.op, -1)[waits] == int(Op.ALL_TO_ALL))
+    uneven = graph.device[graph.rows.lane] & np.append(table.uneven, False)[waits]
     in_flight = seen_later(graph, np.append(table.over_ns, 0)[waits], uneven)
     free_ns = np.maximum(graph.own_ns - busy - np.roll(in_flight, 1), 0.0)
     if seen is not None and seen.peak is None:

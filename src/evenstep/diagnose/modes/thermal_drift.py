@@ -16,7 +16,7 @@ from evenstep.diagnose.measure.hosts import metric_samples
 from evenstep.diagnose.modes.intervention import constant, finding_of, finding_of_late
 from evenstep.diagnose.sentences import say
 from evenstep.statistics.interval import MAD_SIGMA
-from evenstep.statistics.trend import BLOCKS, FEWEST, Trend, isotonic, thin, trend
+from evenstep.statistics.trend import FEWEST, Trend, isotonic, thin, trend
 from evenstep.trace.columns import Array
 
 SUDDEN = 0.6  # of the growth in jumps, of three neighbouring blocks each: then it is no drift
@@ -68,12 +68,12 @@ def drifts(case: Case) -> list[Drift]:
 
 
 def _rise(hours: Array, excess: Array) -> Array:
-    """By how much a series, (steps,), has risen since its beginning: its medians over several steps
-    are those of their middles, half of what is between two of them later."""
-    at, level = thin(hours, excess, min(BLOCKS, len(hours) // SEVERAL))
+    """By how much a series, (steps,), has risen since its beginning: that is no single value's, but
+    before the second of its levels by the smaller one of the first two rises."""
+    at, level = thin(hours, excess)
     level = isotonic(level)
-    between = (level[-1] - level[0]) / (len(level) - 1)
-    return np.asarray(np.interp(hours, at, level - level[0]) + between / 2)
+    begun = level[1] - np.diff(level[:SEVERAL]).min()
+    return np.asarray(np.maximum(np.interp(hours, at, level) - begun, 0.0))
 
 
 def _risen(at: Array, excess: Array, own: Array, jumps: int = 1) -> Drift | None:

@@ -27,7 +27,7 @@ from evenstep.diagnose.graph.dependency import Dependencies, dependencies
 from evenstep.diagnose.graph.lanes import ENTRY, STEP_END, WAIT
 from evenstep.diagnose.graph.replay import CELLS, Change, replay
 from evenstep.diagnose.graph.segments import segments
-from evenstep.diagnose.graph.structure import Graph
+from evenstep.diagnose.graph.structure import NEVER_NS, Graph
 from evenstep.trace.columns import Array, Columns, begins
 from evenstep.trace.operation_messages import lanes
 from evenstep.trace.operations import (
@@ -152,7 +152,8 @@ def _pattern(table: Columns, rows: Array, found: Dependencies) -> _Pattern:
     zero, known = 0 * nodes, np.zeros((len(steps), len(lanes_of)), np.int64)
     names = ("queue", "op", "over_ns", "last_ns")
     operations = Columns({**dict.fromkeys(names, zero), "queues": queues, "number": nodes})
-    graph = segments(entries, operations, steps, lanes_of, (known, known, known))
+    never = known + NEVER_NS
+    graph = segments(entries, operations, steps, lanes_of, (known, never, never))
     number = np.argsort(graph.operations.number)
     turns = np.unique(table.turn[rows], axis=0).T
     return _Pattern(turns, rows, graph, number[place], number[ready])
