@@ -4,12 +4,14 @@ import errno
 import json
 import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 
 from evenstep.cli import child, deaths, run, terminal
 from evenstep.cli.main import SYSTEM_ERRORS, exit_code_of, main
 from evenstep.errors import UsageError
+from evenstep.trace.spool.folder import RunFolder
 
 
 def ended(script, signals=None, on_exit=lambda: None):
@@ -147,3 +149,16 @@ def test_the_end_of_a_reaped_process_is_known_where_the_kernel_tells(monkeypatch
 
     monkeypatch.setattr(deaths.fcntl, "ioctl", told)
     assert deaths._reaped_status(7) == status
+
+
+def test_of_a_death_the_living_are_the_others_of_the_attempt_and_it_is_told_once(
+    monkeypatch, tmp_path
+):
+    told = []
+    watch = deaths.RankExits(RunFolder(tmp_path), told.append)
+    ranks = [SimpleNamespace(attempt=attempt, number=n) for n, attempt in enumerate((1, 1, 0, 1))]
+    watch._ranks = dict(enumerate(ranks))
+    monkeypatch.setattr(deaths, "_death_message", lambda rank, ended, clean, living: living)
+    watch._report_death(ranks[1], {})
+    watch._report_death(ranks[0], {})
+    assert told == [[ranks[0], ranks[3]]]
