@@ -70,7 +70,8 @@ def test_an_interval_whose_ends_read_alike_is_not_told() -> None:
 
 
 def test_many_ranges_are_cut_short_and_say_so() -> None:
-    assert words.ranges([(1, 3), (5, 5), (7, 9), (11, 12)]) == "1-3, 5, 7-9 and 1 more"
+    assert words.ranges([(1, 3), (5, 5), (7, 9), (11, 12)]) == "1-3, 5, 7-9, …"
+    assert words.ranges([(1, 3), (5, 5), (7, 9)]) == "1-3, 5, 7-9"
 
 
 @given(st.lists(SHARE, min_size=5, max_size=5), st.integers(10, 200))

@@ -176,10 +176,9 @@ def some(names: Sequence[str]) -> str:
 
 
 def ranges(steps: Sequence[Sequence[int]], *, most: int = 3) -> str:
-    """Closed ranges of steps: 10-20, 31 and 4 more."""
+    """Closed ranges of steps, only the first of many: 10-20, 31, 40, …"""
     shown = [str(first) if first == last else f"{first}-{last}" for first, last in steps[:most]]
-    more = len(steps) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(shown) + (", …" if len(steps) > most else "")
 
 
 def cells(shares: Mapping[str, float | None], width: int) -> dict[str, int]:

@@ -229,6 +229,15 @@ def test_spans_pauses_and_measurements_belong_to_the_step_and_the_phase_they_are
         assert row["enter_ns"] == row["exit_ns"] > 0
 
 
+def test_a_collection_that_is_called_has_the_line_that_calls_it(recorder):
+    recorder.pause(10, 30, 2, 0, called=True)
+    recorder.pause(40, 50, 2, 0, called=False)
+    names, line = read_spool(recorder.spool.path).names, sys._getframe().f_lineno - 2
+    called, own = records(recorder, Kind.PAUSE)["name"].tolist()
+    assert names[called] == f"tests/agent/test_recorder.py:{line} {sys._getframe().f_code.co_name}"
+    assert own == 0
+
+
 @pytest.fixture
 def small(tmp_path):
     """A recorder whose ring holds few records."""

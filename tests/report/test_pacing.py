@@ -1,6 +1,6 @@
 import pytest
 
-from evenstep.report.terminal.sentences import pacing
+from evenstep.report.terminal.sentences import describe_actions, pacing
 
 
 def found(**changes):
@@ -51,3 +51,10 @@ def test_a_part_of_the_job_is_named_and_compared_with_the_rest():
         "paced ranks: steps of 100 ms, CV 0.1, delayed 5 % of the time; "
         "unpaced ranks: steps of 100 ms, CV 0.1, delayed 0 % of the time, waiting 20 %"
     )
+
+
+@pytest.mark.parametrize(("reason", "told"), [("", True), ("the collector pauses", False)])
+def test_of_an_action_that_was_not_tried_it_is_said_where_it_applies(reason, told):
+    untested = {"action": "gc", "rank": 0, "word": "untested", "reason": reason}
+    (said,) = describe_actions({"acted": [untested]})
+    assert ("that the script has not called" in said) == told

@@ -97,11 +97,11 @@ def test_where_there_is_nothing_to_gain_it_does_not_apply(make, facts):
 @pytest.mark.parametrize(
     ("paused_ns", "longest_ns", "why"),
     [
-        (garbage.WORTH * 100 * MS, 0, "the collector pauses 0.3% of the time, 0 ms at most"),
+        (garbage.WORTH * 100 * MS, 0, "the collector pauses 0.3 % of the time, 0 ms at most"),
         (garbage.WORTH * 100 * MS - 1, 0, ""),
-        (0, 5 * MS, "the collector pauses 0.0% of the time, 5 ms at most"),
+        (0, 5 * MS, "the collector pauses 0.0 % of the time, 5 ms at most"),
         (0, 5 * MS - 1, ""),
-        (25 * MS, 80 * MS, "the collector pauses 25.0% of the time, 80 ms at most"),
+        (25 * MS, 80 * MS, "the collector pauses 25.0 % of the time, 80 ms at most"),
     ],
 )
 def test_it_applies_where_pauses_take_much_or_are_long_on_jobs_of_several_ranks(
@@ -325,7 +325,7 @@ def test_memory_that_has_taken_half_its_room_is_collected_twice_as_often(monkeyp
 
 def test_memory_that_would_exceed_its_room_by_the_next_look_ends_it(monkeypatch):
     assert watched(monkeypatch, 1000, 1026, 1030, 1034).note == ""
-    assert watched(monkeypatch, 1000, 1026, 1030, 1041).note == "memory grew by 4.1%"
+    assert watched(monkeypatch, 1000, 1026, 1030, 1041).note == "memory grew by 4.1 %"
 
 
 def test_memory_that_waits_for_pythons_own_collector_is_not_counted(monkeypatch):
@@ -434,9 +434,9 @@ def test_memory_is_looked_at_every_sixteen_steps_alone(resident):
         ((1025,), 64, ""),  # half of the room of 5 %
         ((1026,), 32, ""),
         ((1026, 1038), 32, ""),  # as much again is within 5 %
-        ((1026, 1039), 32, "memory grew by 3.9%"),
+        ((1026, 1039), 32, "memory grew by 3.9 %"),
         ((1050, 1050), 32, ""),
-        ((1060, 1051), 32, "memory grew by 5.1%"),  # it shrinks, and is beyond all the same
+        ((1060, 1051), 32, "memory grew by 5.1 %"),  # it shrinks, and is beyond all the same
         ((1060, 1049), 32, ""),
     ],
 )

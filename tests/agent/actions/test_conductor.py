@@ -217,14 +217,14 @@ def test_an_action_that_must_not_act_any_more_says_why_and_stays_off() -> None:
     job = Job(0.05).go(1500)
     made, (part,) = job.actions[0], job.conductor.parts
     assert made.acts
-    made.note = "memory grew by 6.0%"
+    made.note = "memory grew by 6.0 %"
     acted = part.acted_steps
     job.go(300)
     assert not made.acts
     assert part.acted_steps == acted
-    assert job.spool.words[-1] == "made-0: memory grew by 6.0% (always)"
+    assert job.spool.words[-1] == "made-0: memory grew by 6.0 % (always)"
     (told,) = job.conductor.account()
-    assert (told["note"], told["reason"]) == ("memory grew by 6.0%", "always")
+    assert (told["note"], told["reason"]) == ("memory grew by 6.0 %", "always")
 
 
 def test_steps_that_it_acted_in_are_counted_and_it_acts_in_no_block_that_is_left_out() -> None:

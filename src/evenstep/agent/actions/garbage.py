@@ -87,7 +87,7 @@ class Garbage(Action):
         if paused < WORTH and facts.longest_pause_ns < LONG * facts.step_ns:
             return ""
         longest = facts.longest_pause_ns / 1e6
-        return f"the collector pauses {paused:.1%} of the time, {longest:.0f} ms at most"
+        return f"the collector pauses {100 * paused:.1f} % of the time, {longest:.0f} ms at most"
 
     def begin(self, step: int) -> None:
         """Take the collector over as soon as it has collected all objects, or collects in parts."""
@@ -151,7 +151,7 @@ class Garbage(Action):
         self._taken = now
         allowed = GROWTH * self._usual
         if self._halved and now + max(0.0, now - before) > allowed:
-            self.note = f"memory grew by {now / self._usual:.1%}"
+            self.note = f"memory grew by {100 * now / self._usual:.1f} %"
         elif not self._halved and now > allowed / 2:
             self._halved = True
             self.every = max(1, self.every // 2)

@@ -67,7 +67,7 @@ def _of_script(walked: list[Any]) -> list[str]:
     return [] if ends else _texts((*_named(code), line) for code, line in walked)
 
 
-def first_outside(frame: FrameType, folder: str) -> str:
+def first_outside(frame: FrameType, folder: str = _OURS) -> str:
     """The innermost frame whose file is neither ours, nor Python's or torch's, nor below `folder`;
     "" for none."""
     for each, line in walk_stack(frame):

@@ -11,15 +11,16 @@ record (`defer`), hooks only note events, which are applied in order before the 
 from __future__ import annotations
 
 import struct
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
-from sys import getswitchinterval
 from time import monotonic_ns, sleep, thread_time_ns, time_ns
 from typing import TYPE_CHECKING, Any
 
+from evenstep.agent.pulse.frames import first_outside
 from evenstep.agent.recording.entries import GroupState, collective_recorder
 from evenstep.agent.recording.phases import (
     EVENT_WORDS,
@@ -153,7 +154,7 @@ def give_way(since_ns: int) -> int:
         return since_ns
     sleep(0)
     now_ns = monotonic_ns()
-    return now_ns if now_ns - ended_ns < getswitchinterval() * 1e9 else LAST_TURN
+    return now_ns if now_ns - ended_ns < sys.getswitchinterval() * 1e9 else LAST_TURN
 
 
 #: A function of the account and its arguments.
@@ -386,6 +387,7 @@ class Recorder:
         self._put(
             enter_ns, exit_ns, _PAUSE, generation, self.words[_STEP_WORD], self._stack.parent,
             payload=collected & 0xFFFFFFFF, flags=_CALLED * called,
+            name=self.spool.name_id(first_outside(sys._getframe())) if called else 0,
         )  # fmt: skip
         self.pauses.append((enter_ns, exit_ns, called))
         self.cost.void = self.event_cost.void = True

@@ -64,7 +64,7 @@ def seen_in(finding: Finding) -> str:
     """Where in the code culprits were seen: "train.py:15 load (85 % of samples)"; "" unknown."""
     late = finding.where.ranks
     theirs = [each for each in finding.stacks if not late or each.rank in late]
-    if theirs and finding.mode not in TERMINAL:
+    if theirs and finding.mode not in TERMINAL and theirs[0].share < 1:
         return f"{seen_at(theirs[0].frames)} ({percent(theirs[0].share)} of samples)"
     return words.seen_by((each.rank, each.frames) for each in theirs)
 

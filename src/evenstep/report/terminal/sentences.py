@@ -187,6 +187,13 @@ def _effect(effect: Mapping[str, Any]) -> str:
     return f"throughput with pacing, from {pairs}: {span}; {says}"
 
 
+#: Where an action is tried at all.
+APPLIES = {
+    "gc": "it is for pauses, .3 % of the time or 5 % of a step, that the script has not called",
+    "cores": "it is for ranks that wait for a core 2 % of the time, and that nobody has bound",
+}
+
+
 def describe_actions(summary: Mapping[str, Any]) -> Iterator[str]:
     """Describe pacing and every other action: its result, steps, gain and reason."""
     if found := summary.get("pacing"):
@@ -204,7 +211,8 @@ def describe_actions(summary: Mapping[str, Any]) -> Iterator[str]:
                 ends = f" {interval(*both)}".rstrip()
             words += f"; a step is {'longer' if sign < 0 else 'shorter'} by "
             words += f"{percent(abs(one['gain']))}{ends}, from {pairs} of blocks"
-        yield words + (f"; {one['reason']}" if one.get("reason") else "")
+        reason = one.get("reason") or (APPLIES.get(name) if one["word"] == "untested" else "")
+        yield words + (f"; {reason}" if reason else "")
 
 
 # -- operation tables ------------------------------------------------------------------------------
