@@ -401,7 +401,9 @@ def test_a_message_is_told_by_its_first_line_and_without_its_type(recorder, spoo
     for error, told in (
         (ValueError("  first\nsecond  "), "first"),
         (ValueError("ValueError: twice"), "twice"),
-        (OSError("x" * 500), "x" * 200),
+        (OSError("x" * 500), "x" * 199 + "…"),
+        (OSError("x" * 200), "x" * 200),
+        (OSError("peer left. " * 30), "peer left. " * 17 + "peer left.…"),
     ):
         uncaught(error)
         heartbeat.note_uncaught()

@@ -15,6 +15,7 @@ import functools
 import logging
 import math
 import os
+import re
 import resource
 import signal
 import sys
@@ -35,7 +36,8 @@ log = logging.getLogger("evenstep")
 PERIOD_NS = 200_000_000  # between beats: readers rely on a quarter of a second
 SHORTEST_NS = 20_000_000  # between two checks whether the step is overdue
 UNCAUGHT_NS = 1_000_000_000  # between checks for an exception that ends the script
-LONGEST_MESSAGE = 200  # characters of an exception's message
+#: An exception's message of over 200 characters, of which those until the end of a word are kept.
+_LONG = re.compile(r"(?=.{201})(.{150,199}(?= )|.{199}).*")
 _STOP = int(Kind.STOP)
 
 #: Looks at the training thread, given the time (ns); returns when to look again, and the length of
@@ -203,7 +205,7 @@ def _describe(error: BaseException) -> dict[str, Any]:
     told = lines[-1 if "Traceback (most recent call last)" in message else 0]
     return {
         "type": name,
-        "message": told.removeprefix(f"{name}: ")[:LONGEST_MESSAGE],
+        "message": _LONG.sub(r"\1…", told.removeprefix(f"{name}: ")),
         "frames": frames_of_errors(reversed(raised), message),
     }
 
