@@ -158,9 +158,15 @@ def test_a_foreign_file_is_named_as_such(place):
         read(place, b"PK\x03\x04" * 4096)
 
 
-def test_a_short_file_is_named_as_such(place):
-    with pytest.raises(SpoolError, match=r"is not a spool: it is shorter"):
-        read(place, b"")
+def test_a_short_file_of_another_kind_is_named_as_such(place):
+    with pytest.raises(SpoolError, match=r"is not a spool: it does not begin"):
+        read(place, b"PK\x03\x04")
+
+
+@pytest.mark.parametrize("size", [0, 5, 4095])
+def test_a_spool_that_is_cut_within_its_header_is_called_so_with_what_is_lost(whole, place, size):
+    with pytest.raises(SpoolError, match=r"cut short within its header: all that it recorded is l"):
+        read(place, whole[:size])
 
 
 def test_a_missing_file_is_named_as_such(tmp_path):

@@ -178,16 +178,18 @@ def _bytes_of(extent: Extent) -> Array:
     with refuse_as(SpoolError, f"cannot read {path}"):
         size = extent.file.stat().st_size - extent.offset
         size = size if extent.size is None else min(extent.size, size)
-        if size < layout.PAGE_BYTES:
-            raise SpoolError(f"{path} is not a spool: it is shorter than a spool's header")
+        if size <= 0:  # which cannot be mapped
+            return np.empty(0, np.uint8)
         return np.memmap(extent.file, np.uint8, "r", extent.offset, (size,))
 
 
 def spool_header(path: Path, head: bytes) -> tuple[Any, ...]:
     """The fields of a header page; raises like `read_spool`."""
-    header: tuple[Any, ...] = layout.HEADER.unpack_from(head)
-    if header[0] != layout.MAGIC:
+    if head[: len(layout.MAGIC)] != layout.MAGIC[: len(head)]:
         raise SpoolError(f"{path} is not a spool: it does not begin with {layout.MAGIC[:7]!r}")
+    if len(head) < layout.PAGE_BYTES:
+        raise SpoolError(f"{path} is cut short within its header: all that it recorded is lost")
+    header: tuple[Any, ...] = layout.HEADER.unpack_from(head)
     if header[1] != layout.VERSION or header[3] != layout.RECORD_BYTES:
         raise LayoutError(
             f"{path} has record layout {header[1]}, this evenstep reads layout {layout.VERSION}; "

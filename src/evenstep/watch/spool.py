@@ -93,8 +93,6 @@ class SpoolTail:
         return self._read_steps(file)
 
     def _open_header(self, page: bytes) -> bool:
-        if len(page) < layout.PAGE_BYTES:
-            return False
         start = layout.HEADER_TEXT_OFFSET
         try:
             *_, ring, ring_slots, first, slots, tables, size, length = spool_header(self.path, page)
