@@ -152,21 +152,26 @@ def test_the_one_that_had_left_is_told_of_before_the_one_that_waited_for_it(tmp_
     waiting.shut()
     victim, left = (_Rank(path, number, 10 + number, 0) for number, path in enumerate(paths))
     told = _death_message(victim, {"exit_code": 1}, left)
-    assert told.startswith("rank 1 (process 11) ended first, with exit code 0, and was awaited; ")
-    assert "rank 0 (process 10) died in step 3" in told
+    assert told.startswith("rank 1 (process 11) ended first: exit code 0; rank 0 (process 10) died")
+    assert "died in step 3" in told
     assert _death_message(victim, {"exit_code": 1}, None).startswith("rank 0 (process 10) died")
     gone = Spool.create(paths[1], {"rank": 1}, ring_bytes=1, summary_bytes=1)
     gone.add_fact("left", {"by": "sys.exit", "frames": ["train.py:31 check"]})
     gone.shut()
     told = _death_message(victim, {"exit_code": 1}, left)
-    assert "with exit code 0 by sys.exit at train.py:31 check, and was awaited" in told
+    assert "rank 1 (process 11) ended first: exit code 0 by sys.exit at train.py:31 check; " in told
 
 
 def test_a_start_of_which_no_rank_attached_is_told_with_the_next(ends, tmp_path):
-    """As where a rank dies before or in `init_process_group`, and torchrun starts all again."""
+    """As where a rank dies before or in `init_process_group`, and torchrun starts all again.
+
+    A start may leave an empty folder."""
     watch, said = ends
-    for attempt in (1, 2, 5):
-        (tmp_path / f"attempt-00{attempt}").mkdir()
+    for attempt in (1, 2, 3, 5):
+        path = RunFolder(tmp_path).spool_path(attempt, 0)
+        path.parent.mkdir()
+        if attempt != 3:
+            Spool.create(path, {"rank": 0}, ring_bytes=1, summary_bytes=1).shut()
         watch._discover()
     silent = [f"attempt {lost} ended before any of its ranks had attached" for lost in (0, 3, 4)]
     assert said == silent
@@ -198,7 +203,7 @@ def test_who_was_in_no_collective_is_told_of_before_the_one_that_gave_up_waiting
     assert told.startswith("rank 1 did not come, in no collective; rank 0 (process 10) died")
 
 
-FIRST = "rank 1 (process 11) came first to the end of its script"
+FIRST = "rank 1 (process 11) ended first: the end of its script"
 
 
 @pytest.mark.parametrize(

@@ -144,10 +144,13 @@ class RankExits:
         """Add ranks that have started; return whether there were any."""
         found = False
         for attempt in self._folder.attempts():
+            spools = self._folder.spools(attempt)
+            if not spools:
+                continue  # none has attached
             for lost in range(self._next, attempt):
                 self._say(f"attempt {lost} ended before any of its ranks had attached")
             self._next = max(self._next, attempt + 1)
-            for path in set(self._folder.spools(attempt)) - self._seen:
+            for path in set(spools) - self._seen:
                 identity = header(path)
                 if not identity:
                     continue  # not written yet
@@ -338,19 +341,17 @@ def _death_message(
         for each, its in tails.items()
         if not lost_peer(its.facts)  # by another's end, also before that one has raised
     }
-    before = min(left_ns, key=left_ns.__getitem__, default=rank)
-    if "raised" in tail.facts and left_ns.get(before, math.inf) < _left_ns(tail.facts):
-        theirs = tails[before].facts
-        how = "raised first: " if "raised" in theirs else "came first to "
-        how += words.how_ended(theirs)
-        return f"rank {before.rank} (process {before.pid}) {how}; {death}"
-    if clean_exit is None or not awaited:
+    first = min(left_ns, key=left_ns.__getitem__, default=rank)
+    if "raised" in tail.facts and left_ns.get(first, math.inf) < _left_ns(tail.facts):
+        facts = tails[first].facts
+    elif clean_exit and awaited:
+        first, gone = clean_exit, SpoolTail(clean_exit.path)
+        gone.refresh()
+        facts = {"ended": {"exit_code": 0}, "left": gone.facts.get("left")}
+    else:
         return death
-    gone = SpoolTail(clean_exit.path)
-    gone.refresh()
-    how = words.how_ended({"ended": {"exit_code": 0}, "left": gone.facts.get("left")})
-    first = f"rank {clean_exit.rank} (process {clean_exit.pid})"
-    return f"{first} ended first, with {how}, and was awaited; {death}"
+    how = f"{'raised' if 'raised' in facts else 'ended'} first: {words.how_ended(facts)}"
+    return f"rank {first.rank} (process {first.pid}) {how}; {death}"
 
 
 def _left_ns(facts: Mapping[str, Any], *, ending: bool = False) -> float:
