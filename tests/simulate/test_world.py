@@ -49,6 +49,13 @@ def test_without_a_compiler_it_is_the_same(seed):
 
 
 @pytest.mark.parametrize("make", [CompiledWorld, PythonWorld])
+def test_a_collective_without_a_rank_of_its_groups_is_refused(make):
+    """Whose times would be those of another rank."""
+    with pytest.raises(AssertionError):
+        make(np.ones(1), (3,)).flow(Carriage(np.arange(2), np.zeros(3, int), ()))
+
+
+@pytest.mark.parametrize("make", [CompiledWorld, PythonWorld])
 def test_a_world_that_is_run_in_pieces_ends_as_in_one(make):
     """Two ranks beside three over one link: two rounds of 2 messages, and four of 3."""
     ends, pauses = [], []

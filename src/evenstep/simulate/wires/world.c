@@ -88,7 +88,7 @@ typedef struct {
     i32 participants, groups, rounds, spared;
     int closed, joined; /* joined: no rank begins before the last of the group has entered */
     int spliced;        /* few messages of its rings share links; -1: not looked at yet */
-    i32 *rank, *of_rank;   /* rank of each participant; participant of each rank, if any */
+    i32 *rank, *of_rank;   /* rank of each participant; participant of each rank of a group */
     i32 *group;            /* of each rank, -1: no member */
     Lists members;         /* participants of each group */
     Stage **stages;        /* distinct ones, in order */
@@ -1109,10 +1109,10 @@ static void deliver(World *w, Delivery *d) {
 
 static void enter_together(World *w, Instance *of, i32 rank) {
     Flow *f = of->flow;
-    i32 first = f->of_rank[rank], group = f->group[rank];
+    i32 p = f->of_rank[rank], group = f->group[rank];
     i32 size = f->members.start[group + 1] - f->members.start[group];
-    double end = of->entry[first];
-    of->entry[first] = w->now;
+    double end = of->entry[p];
+    of->entry[p] = w->now;
     if (!isnan(end)) finish_rank(w, of, rank, end);
     if (++of->count[group] != (size > f->spared ? size - f->spared : 1)) return;
     for (i32 k = f->members.start[group]; k < f->members.start[group + 1]; k++)
@@ -2074,7 +2074,7 @@ static double spared_entry(World *w, Instance *of, i32 group) {
     return w->there[last > 0 ? last : 0];
 }
 
-static int enter_next(World *w, Instance *of, const i32 *rank, i32 count);
+static int enter_next(World *w, Instance *of, i32 count);
 
 static void close_group(World *w, Instance *of, i32 group) {
     Flow *f = of->flow;
@@ -2095,7 +2095,7 @@ static void close_group(World *w, Instance *of, i32 group) {
         ended(w, of, f->rank[p], f->stage_count ? w->here[p] : latest); /* no messages: a barrier */
     }
     of->open -= to - from, of->step->open -= to - from;
-    if (enter_next(w, of, w->together, to - from)) return;
+    if (enter_next(w, of, to - from)) return;
     for (i32 k = 0; k < to - from; k++) wake(w, w->together[k]);
 }
 
@@ -2175,17 +2175,17 @@ static void issue(World *w, i32 job, Step *step, i32 rank, i32 operation, i32 nu
                   int is_urgent) {
     Instance *of = instance_of(w, job, step, number, is_urgent);
     Flow *f = of->flow;
-    i32 first = f->of_rank[rank];
-    of->operation[first] = operation;
-    if (has_points(of, first)) {
-        enter_ring(w, of, first, begin);
+    i32 p = f->of_rank[rank];
+    of->operation[p] = operation;
+    if (has_points(of, p)) {
+        enter_ring(w, of, p, begin);
         return;
     }
     if (is_urgent || (!f->closed && !of->hops)) {
         enter_at(w, of, rank, begin);
         return;
     }
-    of->entry[first] = begin;
+    of->entry[p] = begin;
     i32 group = f->group[rank], from = f->members.start[group], to = f->members.start[group + 1];
     if (++of->count[group] < to - from) return;
     close_group(w, of, group);
@@ -2266,10 +2266,11 @@ static void wake_others(World *w, const Job *j, const i32 *rank, i32 count, i32 
         }
 }
 
-/* Let ranks whose ends of a collective are known enter the next one of the stream at once, where it is
-   the same for all, and closed or followed by its points, and none has to wait before it; 0 where
-   that is not so. */
-static int enter_next(World *w, Instance *of, const i32 *rank, i32 count) {
+/* Let the ranks `together`, whose ends of a collective are known, enter the next one of the stream at
+   once, where it is the same for all, and closed or followed by its points, and none has to wait
+   before it; 0 where that is not so. */
+static int enter_next(World *w, Instance *of, i32 count) {
+    const i32 *rank = w->together;
     const Job *j = &w->job[of->job];
     Step *step = of->step;
     const Graph *g = step->graph;
@@ -2441,7 +2442,7 @@ static void resume_run(World *w, Run run) {
     const Stage *s = of->flow->stages[0];
     for (i32 i = 0; i < run.count; i++)
         w->together[i] = of->flow->rank[s->gate[message_at(run.point, run.first + i)]];
-    if (enter_next(w, of, w->together, run.count)) return;
+    if (enter_next(w, of, run.count)) return;
     for (i32 i = 0; i < run.count; i++) wake(w, w->together[i]);
 }
 

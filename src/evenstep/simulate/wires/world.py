@@ -51,6 +51,7 @@ class CompiledWorld:
 
     def flow(self, carriage: Carriage) -> int:
         """Add a collective; return its number."""
+        assert np.isin(np.flatnonzero(carriage.group >= 0), carriage.rank).all()
         groups = int(carriage.group.max(initial=-1)) + 1
         number = int(
             self._c.world_flow(

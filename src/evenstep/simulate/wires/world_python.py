@@ -117,6 +117,7 @@ class PythonWorld:
 
     def flow(self, carriage: Carriage) -> int:
         """Add a collective; return its number."""
+        assert np.isin(np.flatnonzero(carriage.group >= 0), carriage.rank).all()
         rounds = [one._replace(repeats=1) for one in carriage.stages for _ in range(one.repeats)]
         self._flows.append(carriage._replace(stages=tuple(rounds)))
         return len(self._flows) - 1
