@@ -143,14 +143,11 @@ class RankExits:
     def _discover(self) -> bool:
         """Add ranks that have started; return whether there were any."""
         found = False
-        for attempt in self._folder.attempts():
-            spools = self._folder.spools(attempt)
-            if not spools:
-                continue  # none has attached
+        for attempt in filter(self._folder.spools, self._folder.attempts()):
             for lost in range(self._next, attempt):
                 self._say(f"attempt {lost} ended before any of its ranks had attached")
             self._next = max(self._next, attempt + 1)
-            for path in set(spools) - self._seen:
+            for path in set(self._folder.spools(attempt)) - self._seen:
                 identity = header(path)
                 if not identity:
                     continue  # not written yet

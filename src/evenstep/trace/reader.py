@@ -174,13 +174,10 @@ def open_spool(place: Path | Extent) -> tuple[SpoolContents, Ring]:
 
 
 def _bytes_of(extent: Extent) -> Array:
-    path = extent.path
-    with refuse_as(SpoolError, f"cannot read {path}"):
-        size = extent.file.stat().st_size - extent.offset
-        size = size if extent.size is None else min(extent.size, size)
-        if size <= 0:  # which cannot be mapped
+    with refuse_as(SpoolError, f"cannot read {extent.path}"):
+        if extent.file.stat().st_size <= extent.offset:  # nothing cannot be mapped
             return np.empty(0, np.uint8)
-        return np.memmap(extent.file, np.uint8, "r", extent.offset, (size,))
+        return np.memmap(extent.file, np.uint8, "r", extent.offset)[: extent.size]
 
 
 def spool_header(path: Path, head: bytes) -> tuple[Any, ...]:

@@ -36,8 +36,7 @@ log = logging.getLogger("evenstep")
 PERIOD_NS = 200_000_000  # between beats: readers rely on a quarter of a second
 SHORTEST_NS = 20_000_000  # between two checks whether the step is overdue
 UNCAUGHT_NS = 1_000_000_000  # between checks for an exception that ends the script
-#: An exception's message of over 200 characters, of which those until the end of a word are kept.
-_LONG = re.compile(r"(?=.{201})(.{150,199}(?= )|.{199}).*")
+_LONG = re.compile(r"(?=.{201})(.{150,199}(?= )|.{199}).*")  # a message: kept to a word's end
 _STOP = int(Kind.STOP)
 
 #: Looks at the training thread, given the time (ns); returns when to look again, and the length of
@@ -191,13 +190,12 @@ def _describe(error: BaseException) -> dict[str, Any]:
     raised = [error]  # each from the next
     while (cause := raised[-1].__cause__) is not None and not any(cause is one for one in raised):
         raised.append(cause)
-    error = raised[-1]
-    kind = type(error)
+    kind = type(raised[-1])
     name = kind.__qualname__
     if kind.__module__ != "builtins":
         name = f"{kind.__module__}.{name}"
     try:
-        message = str(error)
+        message = str(raised[-1])
     except Exception:  # a script's own class
         message = ""
     lines = message.strip().split("\n")

@@ -107,9 +107,8 @@ def _carriage(flow: Flow, shared: Array, *, first: int, ranks: int, is_closed: b
     """Convert a flow of a job whose rank 0 is number `first` of the world's `ranks`."""
     laid = {id(stage): stage for stage in flow.stages}
     members = flow.members.reshape(-1)
-    ends = [end for s in laid.values() for end in (s.round.source, s.round.target)]
+    ends = [end[end >= 0] for s in laid.values() for end in (s.round.source, s.round.target)]
     inside = np.unique(np.concatenate([members, *ends]))
-    inside = inside[inside >= 0]
     made = {number: _messages(stage, inside, shared) for number, stage in laid.items()}
     group = np.full(ranks, -1)
     group[first + flow.members] = np.arange(len(flow.members))[:, None]
@@ -127,10 +126,9 @@ def _carriage(flow: Flow, shared: Array, *, first: int, ranks: int, is_closed: b
 
 def _messages(stage: FlowRound, inside: Array, shared: Array) -> MessageVolley:
     item, rows, link = stage.round, stage.round.ring, stage.routes.link
-    target = np.searchsorted(inside, item.target)
     return MessageVolley(
         np.searchsorted(inside, item.source),
-        np.where(item.target >= 0, target, -1),
+        np.where(item.target >= 0, np.searchsorted(inside, item.target), -1),
         np.broadcast_to(item.bytes, item.source.shape),
         stage.latency_ns,
         stage.hop_ns,
