@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.diagnose.predict.forecast import Segment, _maximum
+from evenstep.diagnose.predict.forecast import _maximum
 from evenstep.statistics.tails import fit
 
 SHAPE = (1000, 8)
@@ -28,8 +28,7 @@ def drawn(kind, seed=0, shape=SHAPE):
 
 def mean_of_maximum(noise, ranks):
     """E[max] by quadrature over the table."""
-    part = Segment(np.zeros(1), np.ones(1), np.zeros(1), noise, np.arange(1))
-    at, cdf = _maximum(part, np.zeros(ranks, int))
+    at, cdf = _maximum(noise, np.zeros(ranks), np.ones(ranks))
     return float((np.diff(cdf) * (at[1:] + at[:-1]) / 2).sum() + cdf[0] * at[0])
 
 

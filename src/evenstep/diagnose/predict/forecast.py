@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from scipy.special import ndtr
+from scipy.special import ndtr, ndtri
 
 from evenstep.allreduce import bus_factor, depth
 from evenstep.diagnose.graph.peers import Peers, between_barriers, peers, replicas
@@ -356,8 +356,13 @@ def _run(
     source = random.integers(0, len(model.rest_ns), steps)
     total = np.zeros(steps)
     level = ndtr(random.standard_normal((steps, len(model.coupling))) @ model.coupling.T)
+    measured, number = len(model.parts[0].usual_ns), model.replicas_at(ranks)
+    added = _Added(
+        random.random(max(number - measured, 0)), random.exponential(size=measured),
+        random.standard_normal(measured), bool(random.integers(2)),
+    )  # fmt: skip
     for part in model.parts:
-        at, cdf = _maximum(part, _draw(part, model.replicas_at(ranks), random))
+        at, cdf = _maximum(part.noise, *_places(part, number, added))
         total += np.interp(level[:, part.members], cdf, at).sum(axis=1)
         total += part.times * part.shared_ns[source]
     work = total * (model.ranks / ranks if strong else 1.0)
@@ -365,23 +370,40 @@ def _run(
     return np.asarray(np.maximum(work + factor * model.rest_ns[source], 1.0) + unsteady)
 
 
-def _draw(part: Segment, ranks: int, random: np.random.Generator) -> Array:
-    """Which of the measured ranks each of `ranks` ranks is like: all of them, some from the fastest
-    to the slowest, or more within their spread."""
+class _Added(NamedTuple):
+    """Random numbers by which added replicas differ, the same in all parts of a step. Whether the
+    measured ones are all kinds that there are is not known, nor how many are like each."""
+
+    place: Array  # (added,) of each among the usual ones, from 0 for the fastest to 1
+    weights: Array  # (measured,) how many are like each that is measured, relatively
+    normal: Array  # (measured,) standard normal: what so many may show of a mean and a spread
+    smooth: bool  # usual times are normal, else like those measured
+
+
+def _places(part: Segment, replicas: int, added: _Added) -> tuple[Array, Array]:
+    """The usual time and the width of each of so many replicas: the measured ones, some of them
+    from the fastest to the slowest, or with more within the spread of the usual ones."""
     usual, order = part.usual_ns, np.argsort(part.usual_ns, kind="stable")
-    if ranks <= len(usual):
-        return np.asarray(order[np.linspace(0, len(usual) - 1, ranks).round().astype(int)])
+    if replicas <= len(usual):
+        order = order[np.linspace(0, len(usual) - 1, replicas).round().astype(int)]
+        return usual[order], part.width[order]
     middle = float(np.median(usual))
     sd = MAD_SIGMA * float(np.median(np.abs(usual - middle)))
     like = order[np.abs(usual[order] - middle) <= SIGMAS * sd]
-    return np.concatenate([order, random.choice(like, ranks - len(usual))])
+    share = np.cumsum(added.weights[: len(like)])
+    more = like[np.searchsorted(share / share[-1], added.place)]
+    place = usual[more]
+    if added.smooth and len(like) > 2:
+        seen = added.normal[: len(like)]
+        spread = float(usual[like].std() / seen.std())
+        place = usual[like].mean() + spread * (ndtri(added.place) - seen.mean())
+    return np.append(usual, place), np.append(part.width, part.width[more])
 
 
-def _maximum(part: Segment, drawn: Array) -> tuple[Array, Array]:
-    """Support and CDF of the largest own time of ranks like these."""
-    noise = part.noise
-    order = np.argsort(part.usual_ns[drawn] + float(noise.at_ns[-1]) * part.width[drawn])
-    places, widths, counts = _merge_places(part.usual_ns[drawn[order]], part.width[drawn[order]])
+def _maximum(noise: TabulatedNoise, places: Array, widths: Array) -> tuple[Array, Array]:
+    """Support and CDF of the largest own time of replicas with these usual times and widths."""
+    order = np.argsort(places + float(noise.at_ns[-1]) * widths)
+    places, widths, counts = _merge_places(places[order], widths[order])
     anchors = np.unique(np.arange(-3, 1) % len(places))
     at = np.unique(places[anchors, None] + widths[anchors, None] * noise.at_ns)
     log_cdf = np.zeros(len(at))

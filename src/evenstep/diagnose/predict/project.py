@@ -244,6 +244,7 @@ def _limits(
         "missing": len(grid.ranks) < trace.world,
         "device": grid.graph.device.any(),
         "replicas": elsewhere and grows.width > 1,
+        "pair": largest > len(grid.ranks) and cut.own_ns.shape[2] == 2,
         "transfer": elsewhere,
         "grows": elsewhere and grows.contention is not None,
         "one_size": elsewhere and grows.contention is None,
