@@ -8,7 +8,7 @@ import pytest
 
 from evenstep.diagnose.measure.grid import step_grid
 from evenstep.diagnose.predict import forecast
-from evenstep.diagnose.predict.forecast import Growth, growth, segments
+from evenstep.diagnose.predict.forecast import Growth, Segments, growth, segments
 from evenstep.diagnose.predict.project import projection
 from evenstep.errors import TraceError
 from evenstep.importers.opening import open_trace
@@ -122,6 +122,17 @@ def test_segments_in_which_the_same_ranks_are_slow_vary_together(ranks):
     (point,) = forecast.project(cut, [ranks], growth(step_grid(made(8).trace())), strong=False)
     assert point.cv.low < step.std() / step.mean() < point.cv.high
     assert point.cv.value == pytest.approx(step.std() / step.mean(), rel=0.15)
+
+
+def test_segments_of_different_lengths_are_not_taken_for_alike():
+    """As many as FSDP has: shards are gathered before each layer's forward and backward."""
+    length = np.array([6, *[8] * 4, *[15] * 4]) * MS
+    noise = 1 + 0.2 * np.random.default_rng(0).standard_normal((100, 9, 4))
+    own = length[:, None] * noise
+    cut = Segments(own, own.max(axis=2).sum(axis=1), np.arange(4), np.zeros(100), True)
+    parts = forecast.fit(cut).parts
+    assert all(len(set(length[part.members])) == 1 for part in parts)
+    assert sorted(np.concatenate([part.members for part in parts])) == list(range(9))
 
 
 def test_a_slow_rank_that_also_varies_more_decides_the_cv(at):

@@ -251,13 +251,13 @@ class Model:
         return -(-ranks * len(self.parts[0].usual_ns) // self.ranks)
 
 
-def fit(cut: Segments, families: Sequence[str] = ()) -> Model:
-    """Fit a model to measured segments; `families` fixes the family of each part's noise."""
+def fit(cut: Segments, groups: Sequence[Array] = (), families: Sequence[str] = ()) -> Model:
+    """Fit a model to measured segments; `groups` fixes which of them are one part, `families` the
+    family of each part's noise."""
     from evenstep.statistics import tails  # when first asked: .3 s
 
-    parts, order = [], np.argsort(cut.own_ns.mean(axis=(0, 2)), kind="stable")
-    groups = np.array_split(order, min(len(order), MOST_SEGMENTS))  # neighbours in length
-    for index, members in enumerate(map(np.sort, groups)):
+    parts = []
+    for index, members in enumerate(groups or _alike(cut.own_ns.mean(axis=(0, 2)))):
         own = cut.own_ns[:, members, :]
         usual = np.median(own, axis=0)
         each = [_common((own - usual)[:, at]) for at in range(len(members))]
@@ -268,6 +268,14 @@ def fit(cut: Segments, families: Sequence[str] = ()) -> Model:
         parts.append(Segment(usual.mean(axis=0), width, np.mean(shared, axis=0), fitted, members))
     coupling = _coupling(cut.own_ns.max(axis=2))
     return Model(parts, cut.rest_ns, cut.unsteady, len(cut.replica), coupling)
+
+
+def _alike(mean_ns: Array) -> list[Array]:
+    """Segments by their length, in at most `MOST_SEGMENTS` groups: apart where it differs most."""
+    order = np.argsort(mean_ns, kind="stable")
+    more = np.diff(np.log(np.maximum(mean_ns[order], 1.0)))
+    far = np.argsort(-more, kind="stable")[: MOST_SEGMENTS - 1]
+    return list(map(np.sort, np.split(order, np.sort(far) + 1)))
 
 
 def _coupling(maxima: Array) -> Array:
@@ -323,13 +331,14 @@ def project(
     """Step time, CV and p99 at each size. `strong`: the work is shared by more ranks; `progress`
     gets how many of how many resamples are done."""
     random = np.random.default_rng(SEED)
-    weights = [part.noise.weights for part in fit(cut).parts]
+    parts = fit(cut).parts
+    weights, groups = [part.noise.weights for part in parts], [part.members for part in parts]
     runs: dict[int, list[tuple[float, float, float]]] = {size: [] for size in sizes}
     for done in range(RESAMPLES):
         progress(done, RESAMPLES)
         (rows,) = blocks(len(cut.step_ns), random, draws=1).indices()
         resampled = cut._replace(own_ns=cut.own_ns[rows], step_ns=cut.step_ns[rows])
-        again = fit(resampled, [_one_of(each, random) for each in weights])
+        again = fit(resampled, groups, [_one_of(each, random) for each in weights])
         for size in sizes:
             factor = growth.drawn(size, random)
             step_ns = _run(again, size, factor, random, strong=strong)
