@@ -227,6 +227,25 @@ def test_a_collection_that_the_script_calls_is_told_with_the_line_that_calls_it(
     assert finding.options[0].action.startswith("call gc.collect() less often")
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_the_line_that_calls_collections_is_told_though_ranks_were_seen_to_wait_elsewhere(together):
+    """Ranks collect in turns or together; where they wait for each other, most looks find them."""
+    table = World().everywhere()
+    table[np.arange(60), slice(None) if together else np.arange(60) % 4] = 30 * MS
+    trace = World().delayed(Phase.FORWARD, table, collector=True).trace()
+    trace.names = (*trace.names, "train.py:31 tidy")
+    ours = (trace.events.kind == int(Kind.PAUSE)) & (trace.events.step > 10)  # before, by itself
+    for column, value in (("flags", int(Flag.CALLED)), ("name", len(trace.names) - 1)):
+        of = np.where(ours, value, trace.events[column])
+        trace.events = trace.events.with_column(column, of)
+    for rank in range(4):
+        trace = seen(trace, rank, {"train.py:50 backward": 40})
+    finding = diagnose(trace).findings[0]
+    assert finding.mode == "runtime_jitter"
+    assert {(each.share, *each.frames) for each in finding.stacks} == {(1.0, "train.py:31 tidy")}
+    assert finding.cause.endswith("; gc.collect() is called in train.py:31 tidy")
+
+
 @pytest.mark.parametrize("behind", [0, 1])
 def test_of_a_hang_every_rank_is_told_where_it_was(behind):
     """Also who stands before the end of a step that the others have ended."""

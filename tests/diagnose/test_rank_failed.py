@@ -192,7 +192,18 @@ def test_who_had_left_before_another_lost_its_peer_is_named_without_their_last_c
     assert "after step 59" in finding.observation
     told = "had ended (exit code 0 at train.py:31 <module>)" in finding.cause
     assert told == bool(named)
-    assert finding.options[0].action.startswith("find why" if named else "fix what raises")
+    assert finding.options[0].action.startswith("find why that" if named else "fix what raises")
+
+
+def test_several_ranks_that_had_left_have_scripts_of_their_own():
+    left = {"closed": (10 * MS, {"reason": "exit"}), "ended": (900 * MS, {"exit_code": 0})}
+    lost = raised(600 * MS, message="[/src/gloo/pair.cc:553] Connection closed by peer [::1]:9")
+    ends = {0: {"raised": lost, "closed": (700 * MS, {})}, 1: left, 2: left}
+    trace, _ = broken(World(ranks=3), ends)
+    trace.events = trace.events.select(trace.events.step < 40)
+    finding = first(trace)
+    assert finding.where.ranks == [1, 2]
+    assert finding.options[0].action.startswith("find why the scripts of those ranks ended first")
 
 
 def test_a_workers_death_is_looked_for_at_the_worker():

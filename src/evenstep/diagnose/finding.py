@@ -106,7 +106,7 @@ class CallStack:
     """A call stack of a late rank's training thread, innermost frame first."""
 
     rank: int
-    share: Portion  # of this rank's stack samples
+    share: Portion  # of this rank's stack samples, or time in collections that were called there
     frames: Sequence[str] = ()  # "file:line function", files of Python and torch in brackets
 
 

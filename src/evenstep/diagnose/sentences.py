@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from evenstep import words
 from evenstep.diagnose.finding import (
     TERMINAL,
+    CallStack,
     Effect,
     Evidence,
     Finding,
@@ -83,6 +84,7 @@ def make_finding(
     projected: Sequence[Projection] = (),
     options: Mapping[str, Share | None],
     evidence: Sequence[Evidence] = (),
+    stacks: Sequence[CallStack] = (),
     change: Change | Callable[[Change], Change] | None = None,
 ) -> Finding:
     """A finding of what this share of the step time is lost to.
@@ -114,7 +116,7 @@ def make_finding(
         ],
         title=words.capital(_Sentence().vformat(texts["title"], (), numbers))
         + place_of(where, when),
-        change=change,
+        stacks=stacks, change=change,
     )  # fmt: skip
 
 

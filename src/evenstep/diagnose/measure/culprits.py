@@ -77,10 +77,10 @@ def with_stacks(
         return _with_last_stacks(trace, finding, rows, ended)
     ours = finding.layer in ("model", "framework")
     everybody = not finding.where.ranks and cells is None
-    system = not ours and (finding.mode == "runtime_jitter" or everybody)
+    told = bool(finding.stacks) or (not ours and (finding.mode == "runtime_jitter" or everybody))
     numbers = trace.of_kind(Kind.STEP).step
     rows = rows.select(rows.step <= numbers.max()) if len(numbers) else rows  # none after them
-    if system or not len(rows):
+    if told or not len(rows):
         return finding
     within = [(rows.step >= one) & (rows.step <= end) for one, end in finding.when.steps]
     inside = np.any(within or [np.ones(len(rows), bool)], axis=0)

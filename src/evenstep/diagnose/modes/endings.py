@@ -107,7 +107,7 @@ def _of_places(case: Case, places: list[Stuck], *, circle: bool) -> Finding:
     what = differs if place.different else "circle" if circle else rest
     return _ending(
         "hang", round(min(sum(_share(case, one) for one in places), 1.0), 4), place.step,
-        say(f"hang.do.{what}", those=place.untraced), "the last records of every rank",
+        say(f"hang.do.{what}", those=culprits), "the last records of every rank",
         layer="framework" if culprits else "fabric",
         confidence=round(0.8 * sure, 2) if brief else sure,
         observation=say(
@@ -361,7 +361,7 @@ def _never_came(case: Case, first: Death, absent: list[int], step: int) -> Findi
     end = f", and had ended ({words.how_ended(case.trace.ranks[absent[0]].facts)})" if left else ""
     return _ending(
         "hang", round(1.0 - case.running_share, 4), step,
-        say(f"hang.do.{'ended' if left else 'missing'}"),
+        say(f"hang.do.{'ended' if left else 'missing'}", those=absent),
         "the last records of every rank", layer="framework", confidence=LIKELY,
         observation=f"{words.ranks(sorted(waited))} waited after step {step}, until {until}",
         cause=f"{case.ranks_in_words(absent)} did not come{end}: {how}",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from evenstep.diagnose.finding import Finding, Where
+from evenstep import words
+from evenstep.diagnose.finding import CallStack, Finding, Where
 from evenstep.diagnose.graph.build import BUSY, of_hosts
 from evenstep.diagnose.graph.entries import entered_on_device
 from evenstep.diagnose.graph.replay import Change
@@ -32,7 +33,6 @@ from evenstep.diagnose.sentences import say
 from evenstep.statistics.interval import Estimate, Share, share_of
 from evenstep.trace.columns import Array, begins, positions_by_key, running_maximum
 from evenstep.trace.spool.layout import Flag, Kind, Phase
-from evenstep.words import plural
 
 RETRIES = "allocator.retries_count"
 #: Remedies while `--act gc` acts, by what its trial has shown.
@@ -58,7 +58,7 @@ def _stalls(case: Case) -> list[Finding]:
     return of_slow_steps(
         case, "runtime_jitter.stalls", seen,
         numbers={
-            "count": plural(count, "step"), "slowed": count, "steps": len(seen.slow),
+            "count": words.plural(count, "step"), "slowed": count, "steps": len(seen.slow),
             "which": once if count == 1 else "few steps, at no steady interval",
             "place": case.phase_in_words(_longer(case, seen.slow)),
             "title": once if count == 1 else "steps now and then",
@@ -102,10 +102,12 @@ def _collector(case: Case) -> list[Finding]:
     share = case.share(case.loss(cells, Cause.COLLECTOR))
     acted = next((each for each in effects_of_actions(case.trace) if each["action"] == "gc"), {})
     ended = acted.get("note") or acted.get("word", "")
-    called = _is_called_by_script(case, cells)
+    longest, called, stacks = _collections(case, cells)
+    lines = words.seen_by((each.rank, each.frames) for each in stacks)
     away = "fewer_calls" if called else _AWAY.get(ended, "away")
     live = f"; --act gc has ended: {ended}" if ended else ", or as it runs: evenstep run --act gc"
-    tried = {"gain": acted.get("gain"), "pairs": acted.get("pairs"), "live": live}
+    line = say("runtime_jitter.line", lines=lines) if lines else ""
+    tried = {"gain": acted.get("gain"), "pairs": acted.get("pairs"), "live": live, "line": line}
     pause, paused = float(case.grid.pause_ns[cells].mean()), np.any(cells, axis=1)
     pauses = case.grid.pause_ns[paused]
     at_once = np.quantile(pauses, LOW, axis=1, method="lower")  # of nearly all ranks
@@ -114,6 +116,7 @@ def _collector(case: Case) -> list[Finding]:
             case, "runtime_jitter.aligned", Gain(share, case.relieved(cells, Cause.COLLECTOR)),
             numbers={"steps": float(paused.mean()), "pause": pause, **tried},
             at=when(paused[:, None], case.grid.steps), options={away: share, "freeze": None},
+            stacks=stacks,
         )  # fmt: skip
     aligned = case.share(case.saved(aligned_pauses(case)))
     first = (away, "align") if share.value >= aligned.value else ("align", away)
@@ -121,22 +124,30 @@ def _collector(case: Case) -> list[Finding]:
     return finding_of_late(
         case, "runtime_jitter.collector", cells, Cause.COLLECTOR,
         numbers={
-            "pause": pause, "place": case.phase_in_words(case.main_phase(cells)), **tried,
-            **_pauses_of(case, case.culprits(cells, Cause.COLLECTOR)),
+            "pause": pause, "longest": longest, **tried,
+            "place": case.phase_in_words(case.main_phase(cells)),
         },
         options={**{name: gains[name] for name in first}, "freeze": None},
-        layer="model" if called else "",  # of the script, whose line is told
+        layer="model" if called else "", stacks=stacks,  # of the script, whose line is told
     )  # fmt: skip
 
 
-def _is_called_by_script(case: Case, cells: Array) -> bool:
-    """Whether the script called most of the collections in these cells, by time."""
-    pauses = case.trace.of_kind(Kind.PAUSE)
+def _collections(case: Case, cells: Array) -> tuple[float, bool, list[CallStack]]:
+    """Of the collections in these cells: the longest, ns; whether the script called most of them,
+    by time; and the line that called most of it of each rank, where lines are recorded."""
+    pauses, names = case.trace.of_kind(Kind.PAUSE), case.trace.names
     cell, inside = case.grid.cell(pauses)
     inside[inside] = cells.reshape(-1)[cell[inside]]
-    length = (pauses.exit_ns - pauses.enter_ns)[inside]
-    asked = (pauses.flags[inside] & int(Flag.CALLED)) != 0
-    return bool(2 * length[asked].sum() > length.sum())
+    length = (pauses.exit_ns - pauses.enter_ns) * inside
+    asked = (pauses.flags & int(Flag.CALLED)) != 0
+    stacks = []
+    for rank in case.culprits(cells, Cause.COLLECTOR):
+        mine = asked & (pauses["rank"] == rank)
+        by_line = np.bincount(pauses.name[mine], length[mine], len(names))
+        line = int(by_line.argmax())
+        if names[line]:
+            stacks.append(CallStack(rank, round(by_line[line] / by_line.sum(), 3), [names[line]]))
+    return length.max(initial=0), bool(2 * length[asked].sum() > length.sum()), stacks
 
 
 def aligned_pauses(case: Case) -> Change:
@@ -156,17 +167,6 @@ def aligned_pauses(case: Case) -> Change:
     for part in case.costs.parts:  # in the first row of each cell
         own[part.rows[:, :, 0]] += cost[grid.sampled][part.segments][:, None]
     return case.costs.change_to(own, without)
-
-
-def _pauses_of(case: Case, ranks: list[int]) -> dict[str, Any]:
-    """The longest pause of these ranks, and those of the first beside the others' in a step, ns."""
-    pauses = case.trace.of_kind(Kind.PAUSE)
-    mine = pauses.select(np.isin(pauses["rank"], ranks) & case.grid.cell(pauses)[1])
-    per_step, first = case.grid.pause_ns.mean(axis=0), case.grid.ranks == ranks[0]
-    return {
-        "longest": (mine.exit_ns - mine.enter_ns).max(initial=0), "rank": ranks[0],
-        "paused": per_step[first][0], "usual": 0 if first.all() else np.median(per_step[~first]),
-    }  # fmt: skip
 
 
 # -- competition for cores -------------------------------------------------------------------------

@@ -181,7 +181,7 @@ def _verdict(measured: Curve, findings: Sequence[Finding]) -> str:
     n, x = measured.ranks, measured.throughput
     start = (
         f"From {n[0]:,} to {n[-1]:,} ranks throughput grows {x[-1] / x[0]:.3g}-fold "
-        f"({measured.efficiency:.0%} scaling efficiency)"
+        f"({100 * measured.efficiency:.0f} % scaling efficiency)"
     )
     if not findings:
         return f"{start}: it scales."
