@@ -172,6 +172,14 @@ def test_of_two_the_one_that_left_out_a_call_is_named(call, wrong):
     assert ("Ranks 0 and 1" in finding.title) == (len(wrong) > 1)
 
 
+def test_of_two_that_make_different_calls_the_title_names_the_one_and_the_other():
+    """Both all-gather what they do not all-reduce; rank 1 does so where rank 0 reduces."""
+    trace = hung(TWO, {0: {"bytes_in": 25_000_000}, 1: {"bytes_in": 16_000_000}})
+    ops = np.where(trace.events.bytes_in == 16_000_000, int(Op.ALL_GATHER), trace.events.op)
+    trace.events = trace.events.with_column("op", ops)
+    assert hang_of(trace).title == "Rank 1 entered another call than rank 0"
+
+
 @pytest.mark.parametrize(
     ("step", "said"),
     [(TWO.steps, "left that call out"), (TWO.steps - 1, "made the call before a second time")],
