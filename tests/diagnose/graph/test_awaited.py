@@ -470,21 +470,25 @@ def test_a_place_where_devices_always_idle_works_no_longer_than_its_longest_gap(
     assert (some.lengths(work, unseen) / MS).tolist() == pytest.approx([0.02, 4])
 
 
-def test_gathers_that_begin_as_they_are_issued_before_compute_gets_there_tell_nothing_of_it():
+@pytest.mark.parametrize("since_ns", [0, -1000 * MS])
+def test_gathers_that_begin_as_they_are_issued_before_compute_gets_there_tell_nothing(since_ns):
     """Four times a scatter is issued 1 ms before a gather, and compute reaches it 9 ms later."""
     turn = np.arange(8) // 2
     issued, scatters = (turn * 20 + np.arange(8) % 2) * MS, np.arange(8) % 2 == 0
     slack = 9 * MS * scatters
     table = {
         "lane": 0 * turn, "seq": np.arange(8), "operation": np.arange(8), "slack_ns": slack,
-        "enter_ns": issued + slack, "computed_ns": np.full(8, NAN), "on_device": turn >= 0,
+        "enter_ns": issued + slack + since_ns,
+        "computed_ns": np.full(8, NAN), "on_device": turn >= 0,
     }  # fmt: skip
     kinds = {"queue": 0 * turn, "op": np.where(scatters, int(Op.REDUCE_SCATTER), GATHER)}
     kinds = Columns({**kinds, "message": turn < 0})
     assert issued_beside(Columns(table), kinds).tolist() == [False, True] * 4
     later = table["enter_ns"] + 9 * MS * ~scatters  # all as compute gets there
-    in_order = Columns(table | {"enter_ns": later, "slack_ns": later - issued})
+    in_order = Columns(table | {"enter_ns": later, "slack_ns": later - since_ns - issued})
     assert not issued_beside(in_order, kinds).any()
+    at_once = Columns(table | {"enter_ns": issued + since_ns, "slack_ns": 0 * slack})
+    assert not issued_beside(at_once, kinds).any()
 
 
 def test_reductions_of_another_backward_are_usually_entered_behind_a_wait_for_those_before():

@@ -8,11 +8,17 @@ import numpy as np
 from evenstep.diagnose.graph.awaited import entered_kinds, on_all_lanes, places_of, shares_of
 from evenstep.diagnose.graph.gaps import Gaps, clearly, gaps_between
 from evenstep.diagnose.graph.streams import CROSSING_NS, LAUNCH_NS, move_sooner, with_rising_steps
-from evenstep.diagnose.graph.structure import NO_HOST, TimeLine, grouped_order, means, row_numbers
+from evenstep.diagnose.graph.structure import (
+    NEVER_NS,
+    NO_HOST,
+    TimeLine,
+    grouped_order,
+    means,
+    row_numbers,
+)
 from evenstep.diagnose.levels import FEWEST, MINOR
 from evenstep.trace.columns import Array, Columns, begins, running_maximum
 
-NEVER = -1  # before all times
 REACHED_ROUNDS = 2  # of usual work and entries held by their queue in turn
 
 
@@ -90,8 +96,7 @@ def issued_beside(rows: Columns, operations: Columns) -> Array:
     some = rows.select(mine)
     kind = row_numbers(*(operations[name][some.operation] for name in ("queue", "op", "message")))
     at_once = some.slack_ns <= LAUNCH_NS
-    reached = running_maximum(np.where(at_once, NEVER, some.enter_ns), some.lane)
-    early = at_once & (reached > some.enter_ns + CROSSING_NS)
+    early = at_once & _reached_later(some, ~at_once)
     found[mine] = at_once & (np.bincount(kind, early) >= FEWEST)[kind]
     return found
 
@@ -122,7 +127,7 @@ def _beside_compute(rows: Columns, operations: Columns, stream: Array, held: Arr
     `held` by their `stream` or by their hosts, the last that it had come to by then everywhere."""
     lane, own = rows.lane, np.arange(len(rows))
     place = places_of(rows, entered_kinds(rows, operations))
-    other = ~held & (rows.slack_ns > LAUNCH_NS) & (_ends_before(rows, stream) != NEVER)
+    other = ~held & (rows.slack_ns > LAUNCH_NS) & (_ends_before(rows, stream) != NEVER_NS)
     always = ((means(held, place) > 0) & (means(other, place) == 0))[place]
     free = np.flatnonzero(~always)
     if not 0 < len(free) < len(rows):
@@ -137,10 +142,18 @@ def _beside_compute(rows: Columns, operations: Columns, stream: Array, held: Arr
 
 
 def _ends_before(rows: Columns, own: Array) -> Array:
-    """When the operation before each entry of the same `own` number was over; `NEVER` for none."""
+    """When the operation before each entry of the same `own` number was over, or `NEVER_NS`."""
     order, ended = grouped_order(own, np.arange(len(own))), np.empty(len(own), np.int64)
-    ended[order] = np.where(begins(own[order]), NEVER, np.append(0, rows.leave_ns[order][:-1]))
+    ended[order] = np.where(begins(own[order]), NEVER_NS, np.append(0, rows.leave_ns[order][:-1]))
     return ended
+
+
+def _reached_later(rows: Columns, free: Array) -> Array:
+    """Entries, in order of lane and issue, that begin clearly before compute reaches a `free` one
+    that was issued earlier."""
+    never = rows.enter_ns.min(initial=2**62)  # later than no entry
+    reached = running_maximum(np.where(free, rows.enter_ns, never), rows.lane)
+    return np.asarray(reached > rows.enter_ns + CROSSING_NS)
 
 
 def _limited(rows: Columns, own: Array, free: Array, message: Array) -> Array:
@@ -148,14 +161,13 @@ def _limited(rows: Columns, own: Array, free: Array, message: Array) -> Array:
     numbers the kinds of each lane, `free` entries begin as compute reaches them. Those sought begin
     before compute reaches what their host had issued earlier."""
     issued = rows.enter_ns - rows.slack_ns
-    reached = running_maximum(np.where(free, rows.enter_ns, NEVER), rows.lane)
-    early = ~free & ~message & (reached > rows.enter_ns + CROSSING_NS)
+    early = ~free & ~message & _reached_later(rows, free)
     if not early.any():
         return early
     came = np.flatnonzero(free)[grouped_order(rows.lane[free], rows.enter_ns[free])]
     line = TimeLine(rows.lane[came], rows.enter_ns[came])
     last = line.before(rows.lane, issued + CROSSING_NS) - 1
-    sure = early & (np.abs(issued - np.append(line.values, NEVER)[last]) <= LAUNCH_NS)
+    sure = early & (np.abs(issued - np.append(line.values, NEVER_NS)[last]) <= LAUNCH_NS)
     told, other = (np.bincount(own, each) for each in (sure, early & ~sure))
     return np.asarray(((told > other) & (told >= FEWEST))[own] & ~free)
 
@@ -212,7 +224,7 @@ def _held(rows: Columns, operations: Columns, own: Array) -> Array:
     """Entries that begin as the operation before of the same `own` number ends; none where others
     come before that."""
     ended = _ends_before(rows, own)
-    free = operations.message[rows.operation] | (ended == NEVER)
+    free = operations.message[rows.operation] | (ended == NEVER_NS)
     after = np.where(free, np.inf, rows.enter_ns - ended)
     early, at_once = after < -CROSSING_NS, np.abs(after) <= CROSSING_NS
     return np.asarray(at_once & (early.sum() <= MINOR * at_once.sum()))
