@@ -186,6 +186,13 @@ def test_a_value_out_of_range_is_named(command, tmp_path, given):
     assert not (run / "control.json").exists()
 
 
+def test_what_an_action_may_be_is_told_with_status(command, tmp_path):
+    done = command("ctl", write_run(tmp_path / "run", range(2)), "act", "nonsense")
+    assert done.returncode == 2
+    assert "act takes status, some of gc,token" in done.stderr
+    assert "or off, found 'nonsense'" in done.stderr
+
+
 def test_status_is_told_before_all_ranks_follow(tmp_path, capsys):
     first, second, *_ = live_job(tmp_path, world=3)
     first.spool.add_fact("pace", {"mode": "on"})  # as the job was started

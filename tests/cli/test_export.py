@@ -126,16 +126,37 @@ def test_nothing_is_overwritten_without_force(export, tmp_path):
     ("words", "message"),
     [
         ((), "give a RUN and what to write"),
-        (("--otlp", "collector:4318"), "needs a URL that begins with http"),
+        (("--otlp", "collector:4318"), "--otlp needs a URL that begins with http"),
+        (("--webhook", "nourl"), "http:// or https:// and has no spaces\n"),
+        (("--perfetto", "x", "--steps", "1000-2000"), "1000 to 2000: the run has steps 0 to 59\n"),
         (("--json-schema", "x"), "there is no schema 'x'"),
         (("--serve", ":0", "--json"), "ask for files separately"),
         (("--json", "--steps", "1-3"), "--steps needs --perfetto"),
     ],
 )
-def test_what_cannot_be_done_is_one_sentence(export, words, message):
+def test_what_cannot_be_done_is_one_sentence(export, words, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     code, out, err = export(*words)
     assert (code, out) == (2, "")
     assert message in err
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("name", ["parquet", "store"])
+def test_a_folder_that_is_taken_is_refused_before_the_run_is_read(name, tmp_path, capsys):
+    (tmp_path / "events.parquet").touch()
+    assert main(["export", str(tmp_path / "no run"), f"--{name}", str(tmp_path)]) == 2
+    assert " exists" in capsys.readouterr().err
+
+
+def test_an_address_is_checked_before_the_run_is_read(tmp_path, capsys):
+    assert main(["export", str(tmp_path / "no run"), "--webhook", "nourl"]) == 2
+    assert "--webhook needs a URL" in capsys.readouterr().err
+
+
+def test_of_steps_of_which_some_are_missing_those_there_are_written(export, tmp_path):
+    told = export("--perfetto", tmp_path / "a", "--steps", "58-2000")[2]
+    assert "steps 58 to 59 of 60" in told
 
 
 @pytest.mark.parametrize("words", [("--serve", "x"), ("--steps", "9-3"), ("--above", "2")])

@@ -1,6 +1,7 @@
 """Files that commands are asked to write."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ def test_force_replaces_a_file_and_no_device(tmp_path):
 def test_a_folder_without_permission_is_refused(tmp_path):
     tmp_path.chmod(0o500)
     for check in (files.check_folder, lambda path: files.check_free(path, force=False)):
-        with pytest.raises(UsageError, match="no permission"):
+        with pytest.raises(UsageError, match="cannot write in"):
             check(tmp_path / "x")
 
 
@@ -54,6 +55,17 @@ def test_a_run_that_others_must_not_read_is_not_called_empty(
     monkeypatch.setattr(os, "access", lambda path, _: Path(path).name != closed)  # as root, too
     assert main([command, str(tmp_path)]) == 2
     assert f"no permission to read {tmp_path}/attempt-000" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc")
+def test_a_folder_that_takes_no_files_is_refused_also_of_root(tmp_path):
+    for check in (files.check_folder, lambda path: files.check_free(path, force=False)):
+        with pytest.raises(UsageError, match="cannot write in /proc"):
+            check(Path("/proc/x"))
+    (tmp_path / "run").mkdir()
+    files.check_folder(tmp_path / "run")
+    files.check_free(tmp_path / "x", force=False)
+    assert [path.name for path in tmp_path.rglob("*")] == ["run"]  # a check leaves nothing
 
 
 def test_a_folder_below_a_file_is_refused(tmp_path):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypedDict
 
 from evenstep.agent.settings import request
-from evenstep.agent.settings.kinds import OFF, PACE
+from evenstep.agent.settings.kinds import ACTIONS, OFF, PACE
 from evenstep.cli.syntax.act import MODES
 from evenstep.cli.terminal import say, show, tell_written
 from evenstep.documents import Amount, Document, Meta, Natural
@@ -23,6 +23,12 @@ from evenstep.words import percent, plural
 def main(args: argparse.Namespace) -> int:
     if args.what == "pace" and args.action not in MODES:
         raise UsageError(f"pace takes one of {', '.join(MODES)}, found {args.action!r}")
+    if args.what == "act" and args.action != "status":
+        try:
+            ACTIONS.parse(args.action)
+        except ValueError:
+            takes = f"status, {ACTIONS.expects}"
+            raise UsageError(f"act takes {takes}, found {args.action!r}") from None
     folder = args.run.absolute()
     run = LiveRun(folder)
     run.refresh()

@@ -15,11 +15,13 @@ from evenstep.cli import files, progress, traces
 from evenstep.cli.terminal import print_json, tell_written, until_interrupted
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.errors import UsageError
+from evenstep.export import parquet
 from evenstep.export.anonymise import anonymise_trace
-from evenstep.export.perfetto.document import encode
-from evenstep.export.posting import push, redacted_url, webhook
+from evenstep.export.perfetto.document import encode, held_steps
+from evenstep.export.posting import check_url, push, redacted_url, webhook
 from evenstep.export.prometheus import Families, exposition, of_diagnosis, running, server
 from evenstep.trace.spool.identity import hostname
+from evenstep.trace.store import writing
 from evenstep.trace.trace import Trace
 from evenstep.words import number
 
@@ -44,16 +46,18 @@ def main(args: argparse.Namespace) -> int:
     piped = not args.json and args.perfetto != args.prometheus
     files.check_free(args.perfetto, force=args.force, piped=piped)
     files.check_free(args.prometheus, force=True, piped=piped)  # a collector reads it anew
-    for folder in filter(None, (args.parquet, args.store)):
-        files.check_folder(folder)
+    _check_folders(args)
+    for name in ("otlp", "webhook"):
+        if (url := getattr(args, name)) is not None:
+            check_url(url, f"--{name}")
     (trace, read_s), scrub = traces.read_timed(args.run), None
+    if args.steps is not None:
+        held_steps(trace, args.steps)  # before the diagnosis, too
     if args.anonymise:
         trace, scrub = anonymise_trace(trace, [args.run])
     if args.store is not None:
-        from evenstep.trace.store.writing import write_store
-
         with progress.counting("stored {} of {} parts") as report:
-            stored = write_store(trace, args.store, force=args.force, progress=report)
+            stored = writing.write_store(trace, args.store, force=args.force, progress=report)
         _tell_size(*stored, "records")
     if wanted == ["store"]:
         return 0
@@ -66,6 +70,15 @@ def main(args: argparse.Namespace) -> int:
     _files(args, trace, diagnosis, about_s)
     _send(args, trace, diagnosis)
     return 0
+
+
+def _check_folders(args: argparse.Namespace) -> None:
+    if args.parquet is not None:
+        files.check_folder(args.parquet)
+        parquet.check_free(args.parquet, force=args.force)
+    if args.store is not None:
+        files.check_folder(args.store)
+        writing.check_free(args.store, force=args.force)
 
 
 def _tell_size(path: Path, count: int, size_bytes: int, what: str) -> None:
@@ -81,10 +94,8 @@ def _files(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis, about_s
         only = f", {partial}" if partial else ""
         files.write(args.perfetto, data, note=f" ({len(data):,} bytes{only})")
     if args.parquet is not None:
-        from evenstep.export.parquet import write
-
         with progress.ticking(f"writing {args.parquet}", about_s):
-            tables = write(trace, diagnosis, args.parquet, force=args.force)
+            tables = parquet.write(trace, diagnosis, args.parquet, force=args.force)
         for written in tables:
             _tell_size(*written, "rows")
     if args.prometheus is not None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
+import tempfile
 from pathlib import Path
 
 from evenstep.cli.terminal import tell_written
@@ -27,8 +27,7 @@ def check_free(*paths: Path | None, force: bool, piped: bool = False) -> None:
             raise UsageError(f"{path} exists; choose another name, or overwrite it with --force")
         if not path.parent.is_dir():
             raise UsageError(f"there is no folder {path.parent} to write {path.name} in; create it")
-        if not os.access(path.parent, os.W_OK):
-            raise UsageError(f"no permission to write in {path.parent}; name another folder")
+        _try(path.parent)
 
 
 def check_folder(path: Path) -> None:
@@ -36,8 +35,13 @@ def check_folder(path: Path) -> None:
     place = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
     if not place.is_dir():
         raise UsageError(f"{place} is a file; name a folder")
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise UsageError(f"no permission to write in {place}; name another folder")
+    _try(place)
+
+
+def _try(folder: Path) -> None:
+    """Create a file without a name: permissions alone do not tell of all filesystems."""
+    with refuse_as(UsageError, f"cannot write in {folder}", "; name another folder"):
+        tempfile.TemporaryFile(dir=folder).close()
 
 
 def write(path: Path, data: str | bytes, note: str = "") -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -22,20 +23,26 @@ if TYPE_CHECKING:
     import duckdb
 
 
-def write(
-    trace: Trace, diagnosis: Diagnosis, folder: Path, *, force: bool = False
-) -> list[Written]:
-    """Write all of the files into a folder, or none. Raises `UsageError` if one exists without
-    `force` or cannot be written, and `MissingExtra` without DuckDB."""
-    names = ("events", "steps", "findings")
-    targets = {name: folder / f"{name}.parquet" for name in names}
+def check_free(folder: Path, *, force: bool) -> dict[str, Path]:
+    """The files to write, by table. Raises `UsageError` if one exists without `force`, and
+    `MissingExtra` without DuckDB."""
+    targets = {name: folder / f"{name}.parquet" for name in ("events", "steps", "findings")}
     taken = [path for path in targets.values() if path.exists()]
     if taken and not force:
         raise UsageError(f"{taken[0]} exists; choose another folder, or overwrite it with --force")
-    try:
-        import duckdb
-    except ModuleNotFoundError as error:
-        raise MissingExtra("duckdb", extra="analyze", purpose="Parquet") from error
+    if find_spec("duckdb") is None:
+        raise MissingExtra("duckdb", extra="analyze", purpose="Parquet")
+    return targets
+
+
+def write(
+    trace: Trace, diagnosis: Diagnosis, folder: Path, *, force: bool = False
+) -> list[Written]:
+    """Write all of the files into a folder, or none. Raises like `check_free`, and `UsageError` if
+    one cannot be written."""
+    targets = check_free(folder, force=force)
+    import duckdb
+
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".parquet-", dir=folder) as place:

@@ -51,21 +51,16 @@ def check_url(url: str, purpose: str) -> SplitResult:
     except ValueError:
         sound = False
     if not sound or not url.isascii() or not url.isprintable() or " " in url:
-        raise UsageError(
-            f"{purpose} needs a URL that begins with http:// or https:// and has no spaces, not "
-            f"{redacted_url(url)!r}"
-        )
+        what = "needs a URL that begins with http:// or https:// and has no spaces"
+        raise UsageError(f"{purpose} {what}")
     return parts
 
 
 def redacted_url(url: str) -> str:
-    """Return a URL for messages, without user, password, path and query, which may be secret."""
-    try:
-        parts = urlsplit(url)
-        port = f":{parts.port}" if parts.port else ""
-    except ValueError:
-        return "the given value"
-    return f"{parts.scheme}://{parts.hostname}{port}" if parts.hostname else "the given value"
+    """Return a checked URL for messages, without user, password, path and query: secrets, maybe."""
+    parts = urlsplit(url)
+    port = f":{parts.port}" if parts.port else ""
+    return f"{parts.scheme}://{parts.hostname}{port}"
 
 
 # -- findings --------------------------------------------------------------------------------------

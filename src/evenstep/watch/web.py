@@ -98,8 +98,8 @@ def page_frame(frame: Frame, journal: Journal) -> dict[str, Any]:
 
 
 def _shares(shares: Mapping[str, Any]) -> list[tuple[str, str, float]]:
-    """Return name, words and value of every part of a step."""
-    parts = [(name, label, shares.get(name)) for name, label in SHARES]
+    """Return name, words and value of every part of a step that there is, or may be."""
+    parts = [(name, label, shares.get(name)) for name, label in SHARES if shares.get(name) != 0.0]
     return [(name, f"{label} {percent(share)}", share or 0.0) for name, label, share in parts]
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from evenstep.diagnose.finding import Diagnosis, Finding
+from evenstep.errors import UsageError
 from evenstep.export.perfetto import wire
 from evenstep.export.perfetto.slices import SHOWN, TRACKS, Numbered, Slices, slices
 from evenstep.trace.clocks.clocks import Clocks, align, sharpen
@@ -37,7 +38,7 @@ def encode(
     trace: Trace, diagnosis: Diagnosis, *, steps: tuple[int, int] | None = None
 ) -> tuple[bytes, str]:
     """Return the file, and a description of the part of the run it contains ("" for all). `steps`
-    are the first and the last step to write."""
+    are the first and the last step to write. Raises `UsageError` if the run has none of them."""
     clocks = sharpen(trace, align(trace))
     shown, partial = _excerpt(trace, steps)
     names, tracks = Numbered[str](), Tracks(FIRST_TRACK)
@@ -52,13 +53,29 @@ def encode(
     return head + described + body + found, partial
 
 
+def _steps_of(trace: Trace) -> Array:
+    return np.unique(trace.of_kind(Kind.STEP).step).astype(np.int64)
+
+
+def held_steps(trace: Trace, steps: tuple[int, int]) -> tuple[int, int]:
+    """The first and the last of these steps that a run has. Raises `UsageError` if it has none."""
+    numbers = _steps_of(trace)
+    held = numbers[(numbers >= steps[0]) & (numbers <= steps[1])]
+    if not len(held):
+        has = f"steps {numbers[0]} to {numbers[-1]}" if len(numbers) else "no steps at all"
+        raise UsageError(f"no step is within {steps[0]} to {steps[1]}: the run has {has}")
+    return int(held[0]), int(held[-1])
+
+
 def _excerpt(trace: Trace, steps: tuple[int, int] | None) -> tuple[Trace, str]:
     if steps is None and len(trace.events) <= MOST_RECORDS:
         return trace, ""
-    numbers = np.unique(trace.of_kind(Kind.STEP).step).astype(np.int64)
+    numbers = _steps_of(trace)
     if steps is None:
         room = max(1, int(MOST_RECORDS // max(trace.table.per_step(), 1)))
         steps = (int(numbers[-room:][0]), int(numbers[-1])) if len(numbers) else (0, 0)
+    else:
+        steps = held_steps(trace, steps)
     wanted = dict.fromkeys((*SHOWN, Kind.SAMPLE, Kind.MARKER), EVENT_COLUMNS[1:])
     words = f"steps {steps[0]} to {steps[1]} of {len(numbers)}"
     return trace.window(steps[0], steps[1] + 1, wanted), words

@@ -74,10 +74,11 @@ def bar(shares: Mapping[str, Any], style: Style, width: int | None = None) -> st
 
 
 def legend(shares: Mapping[str, Any], style: Style) -> Iterator[str]:
+    """Name the parts that there are, in lines."""
     parts = [
         (f"{_GLYPHS[name]} {label} {percent(shares[name])}", name)
         for name, label in SHARES
-        if name in shares
+        if shares.get(name)
     ]
     line, used = "", 0
     for text, name in parts:

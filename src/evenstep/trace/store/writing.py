@@ -43,7 +43,9 @@ def write_store(
     """Write a trace as a store, whole or not at all; `progress` gets how many of how many ranges of
     steps are done. Raises `UsageError` where the folder is taken (unless `force`), cannot be
     written, or the trace has no records."""
-    _check(trace, folder, force=force)
+    if trace.operations is not None:
+        raise UsageError("an operation table has no records to store; it is a table already")
+    check_free(folder, force=force)
     with refuse_as(UsageError, f"cannot write {folder}", "; give another place"):
         folder.parent.mkdir(parents=True, exist_ok=True)
         private = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
@@ -59,9 +61,8 @@ def write_store(
     return Written(folder, records, size_bytes)
 
 
-def _check(trace: Trace, folder: Path, *, force: bool) -> None:
-    if trace.operations is not None:
-        raise UsageError("an operation table has no records to store; it is a table already")
+def check_free(folder: Path, *, force: bool) -> None:
+    """Raise `UsageError` where the folder is taken, unless by a store and with `force`."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     if not layout.is_store(folder):
