@@ -50,10 +50,9 @@ def test_a_loader_that_is_late_is_told_with_its_steps(times, pattern, often, sha
         f"ranks 0, 1 and 3 wait {more // MS} ms in {100 * share:.0f} % of the steps"
     )
     usual = 200_000
-    told_ns = numbers(finding)
-    assert told_ns.pop("input_per_step") == (usual + more * (share == 1), usual)  # medians
-    assert told_ns == {
-        "wait_of_the_others": (more, 0), "steps_with_wait": (share, 0), "ranks_waiting": (3, 0)
+    assert numbers(finding) == {
+        "input_per_step": (usual + more, usual), "wait_of_the_others": (more, 0),
+        "steps_with_wait": (share, 0), "ranks_waiting": (3, 0),
     }  # fmt: skip
 
 
@@ -183,6 +182,5 @@ def test_a_collector_that_stops_one_rank_is_told_with_its_pauses():
     assert "rank 1 (node node0) collects for 50 ms inside forward" in finding.cause
     assert numbers(finding) == {
         "collector_pause_longest": (50 * MS, 0), "wait_of_the_others": (50 * MS, 0),
-        "collector_pause_per_step_of_rank_1": (8_333_333, 0),
         "steps_with_wait": (0.1667, 0), "ranks_waiting": (3, 0),
     }  # fmt: skip

@@ -69,9 +69,10 @@ def _late_batches(case: Case) -> list[Finding]:
     latest = late >= MOST * late.max(initial=1)
     cells = cells & latest if late[latest].sum() >= NEARLY_ALL * late.sum() else cells
     columns = np.isin(case.grid.ranks, case.culprits(cells, Cause.INPUT))
-    mine, others = (np.median(values[:, one]) if one.any() else 0 for one in (columns, ~columns))
-    hit, steps = np.count_nonzero((cells & columns).any(axis=1)), len(cells)
-    often = f" in {hit:,} of {steps:,} steps" if hit < DOMINANT * steps else ""
+    hit = np.any(cells & columns, axis=1)
+    told = (values[hit][:, one] for one in (columns, ~columns))
+    mine, others = (np.median(each) if each.size else 0 for each in told)
+    often = f" in {hit.sum():,} of {len(cells):,} steps" if hit.mean() < DOMINANT else ""
     more = case.mean_excess_ns(cells & columns, Cause.INPUT)
     return finding_of_late(
         case, "input_pipeline.rank", cells, Cause.INPUT, options=["loader", "host"],
@@ -82,12 +83,11 @@ def _late_batches(case: Case) -> list[Finding]:
 def _late_saving(case: Case, cells: Array) -> list[Finding]:
     spent = [case.grid.phase_ns[phase][cells] for phase in STOPPED]
     saves = bool(spent[0].sum() >= spent[1].sum())
-    length_ns = float(np.mean(spent[not saves])) if cells.any() else 0.0
     return finding_of_late(
         case, "checkpoint_stall.rank", cells, Cause.CHECKPOINT,
         numbers={
             "steps": int(cells.any(axis=1).sum()), "all": len(case.grid.steps),
-            "length": length_ns,
+            "length": float(np.mean(spent[not saves])) if cells.any() else 0.0,
             "what": "checkpoints stop" if saves else "evaluation stops",
             "does": "writing a checkpoint" if saves else "evaluating",
         },
