@@ -31,7 +31,7 @@ from evenstep.diagnose.modes.intervention import (
 from evenstep.diagnose.modes.synchronization import of_slow_steps, slow_together
 from evenstep.diagnose.sentences import say
 from evenstep.statistics.interval import Estimate, Share, share_of
-from evenstep.trace.columns import Array, begins, positions_by_key, running_maximum
+from evenstep.trace.columns import Array, begins, positions_by_key, rows_by_key, running_maximum
 from evenstep.trace.spool.layout import Flag, Kind, Phase
 
 RETRIES = "allocator.retries_count"
@@ -138,16 +138,17 @@ def _collections(case: Case, cells: Array) -> tuple[float, bool, list[CallStack]
     pauses, names = case.trace.of_kind(Kind.PAUSE), case.trace.names
     cell, inside = case.grid.cell(pauses)
     inside[inside] = cells.reshape(-1)[cell[inside]]
-    length = (pauses.exit_ns - pauses.enter_ns) * inside
-    asked = (pauses.flags & int(Flag.CALLED)) != 0
+    pauses = pauses.select(inside)
+    length = pauses.exit_ns - pauses.enter_ns
+    asked = length * ((pauses.flags & int(Flag.CALLED)) != 0)
+    of_rank = {int(pauses["rank"][rows[0]]): rows for rows in rows_by_key(pauses["rank"])}
     stacks = []
     for rank in case.culprits(cells, Cause.COLLECTOR):
-        mine = asked & (pauses["rank"] == rank)
-        by_line = np.bincount(pauses.name[mine], length[mine], len(names))
+        by_line = np.bincount(pauses.name[of_rank[rank]], asked[of_rank[rank]])
         line = int(by_line.argmax())
         if names[line]:
             stacks.append(CallStack(rank, round(by_line[line] / by_line.sum(), 3), [names[line]]))
-    return length.max(initial=0), bool(2 * length[asked].sum() > length.sum()), stacks
+    return length.max(initial=0), bool(2 * asked.sum() > length.sum()), stacks
 
 
 def aligned_pauses(case: Case) -> Change:
