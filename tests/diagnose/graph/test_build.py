@@ -12,6 +12,8 @@ it moves for 4 ms from the last entry; who waited for it does 3 ms more.
 import numpy as np
 import pytest
 
+from evenstep.diagnose.graph.build import _earliest_ends
+from evenstep.diagnose.graph.entries import Entries
 from evenstep.diagnose.graph.replay import Change, combine, replay, step_lengths
 from evenstep.diagnose.graph.streams import FASTEST_DRIFT
 from evenstep.diagnose.graph.structure import (
@@ -21,6 +23,7 @@ from evenstep.diagnose.graph.structure import (
     seen_later,
     times,
 )
+from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Flag, Op
 from tests.diagnose.graph.by_hand import Run, after, at, streams
 from tests.diagnose.synthetic import BOOT_NS, MS
@@ -226,6 +229,17 @@ def leaving_later(later):
             run.collective(rank, step, step, since + 2, since + 6 + more, flags=Flag(0))
             run.step(rank, step, since, since + 20)
     return run.graph()
+
+
+@pytest.mark.parametrize("since_ms", [100, -100])
+def test_an_operation_ends_when_its_first_member_leaves_also_before_time_0(since_ms):
+    """Two calls of two ranks that enter at 1 and 2 ms and leave at 5 and 7, and 10 ms later."""
+    member, turn = np.tile([0, 1], 2), np.repeat([0, 1], 2)
+    since, there = (since_ms + 10 * turn) * MS, turn >= 0
+    rows = {"enter_ns": since + (1 + member) * MS, "leave_ns": since + (5 + 2 * member) * MS}
+    found = Columns({**rows, "operation": turn, "decides": there, "waits": there})
+    ended = _earliest_ends(Entries(found, Columns({"op": np.zeros(2, np.int64)})))
+    assert (ended / MS).tolist() == [since_ms + 5, since_ms + 15]
 
 
 def test_what_a_lane_goes_on_later_than_the_first_is_no_work_of_its_own():

@@ -67,7 +67,7 @@ def _of_members(found: Awaited, last: Array, count: int) -> Awaited:
 
 
 def _infer_waits(rows: Columns, operations: Columns, over_ns: Array) -> Awaited:
-    over = np.where(rows.on_device & (rows.leave_ns > 0), rows.leave_ns, over_ns[rows.operation])
+    over = np.where(rows.on_device & (rows.leave_ns != 0), rows.leave_ns, over_ns[rows.operation])
     entered = entered_kinds(rows, operations)
     gaps = gaps_between(rows, over, places_of(rows, entered), entered)
     ends = row_numbers(entered[gaps.row - 1], entered[gaps.row])

@@ -233,7 +233,7 @@ def _earliest_ends(found: Entries) -> Array:
     seen is an upper bound."""
     rows, count = found.rows, len(found.operations)
     begin = _last_of(found, rows.enter_ns, rows.decides)
-    seen = rows.leave_ns > 0
+    seen = rows.leave_ns != 0
     soonest, anyhow = (
         smallest_of(rows.leave_ns[where], rows.operation[where], count, most=2**62)
         for where in (seen & rows.waits, seen)
@@ -295,7 +295,7 @@ def _with_usual_messages(span: LaneExtent, found: Entries, ended: Array) -> Arra
     within = smallest_of(node, number, count) == largest_of(node, number, count)
     kind = row_numbers(operations.size_bytes, within)
     channel = row_numbers(kind, operations.queue)
-    blocked = rows.waits & (rows.leave_ns > 0) & _is_blocked(span, found)
+    blocked = rows.waits & (rows.leave_ns != 0) & _is_blocked(span, found)
     wait = row_numbers(rows.lane, rows.leave_ns)
     if span.device.any():
         wait = row_numbers(rows.lane, np.where(rows.on_device, rows.kernel, rows.leave_ns))
@@ -304,7 +304,7 @@ def _with_usual_messages(span: LaneExtent, found: Entries, ended: Array) -> Arra
     apart = _last_of(found, rows.leave_ns, blocked) - first
     both = (np.bincount(number, blocked) > 1) & (apart <= TELLING_NS)
     sure = operations.message & (alone | both)
-    seen = operations.message & (np.bincount(number, rows.leave_ns > 0) > 0)
+    seen = operations.message & (np.bincount(number, rows.leave_ns != 0) > 0)
     took = np.where(seen, np.maximum(ended - entered, 0), np.inf)
     held = alone & (ended - np.maximum(received, entered) >= TELLING_NS)
     usual = most = _quiet_durations(took, channel, seen, took)  # an end is a bound

@@ -275,7 +275,7 @@ def _surely_later(rows: Columns, line: OffsetLine) -> float:
     after an end: of n looks at times that have nothing to do with the ends most surely within the
     first ln(1/p) n-ths of the time since an end; and looks for several that keep step with them,
     and leave out as large a part of that time elsewhere, may have left out this."""
-    rows = rows.select(rows.leave_ns > 0).sorted_by("lane", "leave_ns")
+    rows = rows.select(rows.leave_ns != 0).sorted_by("lane", "leave_ns")
     rows = rows.select(begins(rows.lane, rows.leave_ns))
     looks = rows.select(finishes(rows.lane, rows.seen_ns))
     since, apart = (
