@@ -53,6 +53,7 @@ class Job:
     fabric_noise: float = 0.02
     issue_ns: Callable[[int, int], float] | None = None  # to issue any work, by step and rank
     ahead: bool = False  # hosts do not wait for their devices at the end of a step
+    whole: bool = False  # a device begins work when its host has issued all of it: one kernel
 
     def run(self) -> _Run:
         return _Run(self)
@@ -112,7 +113,8 @@ class _Run:
             if self.job.issue_ns:
                 begun, took = self.issued[rank], self.job.issue_ns(self.step, rank)
                 self.issued[rank] += took
-                self.now[rank] = max(self.now[rank], self.issued[rank] + 10_000)
+                ready = self.issued[rank] + 10_000 + length * self.job.whole
+                self.now[rank] = max(self.now[rank], ready)
             self._phase(rank, do.phase, begun, begun + took, took)
             return True
         if do.what == "read":

@@ -136,6 +136,26 @@ def test_calls_right_behind_others_do_not_tell_what_devices_compute_elsewhere():
     assert finding.options[0].low < 6 / 22 < finding.options[0].high
 
 
+@pytest.mark.parametrize(("issue_ms", "work_ms"), [(12, 6), (9, 12)])
+def test_behind_an_entry_that_was_issued_late_a_device_waits_for_its_next_kernel(issue_ms, work_ms):
+    """A layer has two kernels, each with a call behind it. To the first call the device comes as
+    soon as it is issued, to the second later by the length of its kernel, for which it waited."""
+
+    def job(issue_ns):
+        call = Do("call", group=0)
+        layer = [Do("work", 0.02 * MS), call, Do("work", work_ms * MS), call]
+        return Job(
+            ranks=4, groups=[("default_pg", (0, 1, 2, 3))], program=lambda _: 6 * layer, steps=60,
+            device=True, whole=True, noise=0.01, transfer=lambda *_: 3 * MS,
+            issue_ns=lambda *_: issue_ns,
+        ).run()  # fmt: skip
+
+    late, well = job(issue_ms * MS), job(0.1 * MS)
+    finding = diagnose(late.trace()).findings[0]
+    assert finding.title == "Launch-bound"
+    assert finding.options[0].high > 1 - well.length_ns / late.length_ns
+
+
 @pytest.mark.parametrize(("ranks", "shared"), [(4, 0), (16, 0), (16, 0.02)])
 def test_devices_that_are_each_idle_briefly_cost_what_a_replay_gains(ranks, shared):
     """Of half of the steps, the first among them, each layer lasts 13.5 ms instead of 13: 2 % of

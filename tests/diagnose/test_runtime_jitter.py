@@ -89,7 +89,7 @@ def worked(own, late):
     places = np.arange(8).reshape(2, 1, 4).transpose(2, 1, 0)  # (segments, lanes, places)
     part = Peers(np.zeros(1, int), np.arange(4), places, np.ones(places.shape, bool))
     case = SimpleNamespace(costs=SimpleNamespace(graph=graph, parts=[part]))
-    return _work_when_late(case, late, 0.0 * own)
+    return _work_when_late(case, late, np.zeros(8, bool), 0.0 * own)
 
 
 def test_work_that_late_hosts_hide_is_that_of_few_steps_where_they_were_ahead():

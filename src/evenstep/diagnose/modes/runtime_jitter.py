@@ -266,8 +266,7 @@ class _LateIssues(NamedTuple):
     """What devices were idle for in their own time, as hosts issued their work late: by row, ns."""
 
     seen: str  # what tells it: a profile, samples of the driver, other steps, or a guess
-    late: Array  # bool: the device came to the entry as soon as it was issued
-    free_ns: Array  # that may have been idle: nothing is recorded in it
+    late_ns: Array  # without a record, where the device came to the entry as soon as it was issued
     idle_ns: Array  # expected
     ends_ns: tuple[Array, Array]  # at least and at most
 
@@ -279,22 +278,27 @@ def _issues(case: Case) -> _LateIssues:
     profiled = graph.device & entered & case.grid.device_ns.any(axis=0)
     # after long work a launch may take longer than most, and still the device was idle
     longest = np.clip(TELLING * own, LAUNCH_NS, SEVERAL * LAUNCH_NS)
-    late = graph.rows.idle | ((graph.rows.slack_ns >= 0) & (graph.rows.slack_ns <= longest))
+    slack = graph.rows.slack_ns
+    late = graph.rows.idle | ((slack >= 0) & (slack <= longest))
     late &= (graph.device & ~entered)[lane]
-    free_ns = _unrecorded_ns(case) * np.where(profiled[lane], 1.0, late)
+    free_ns = _unrecorded_ns(case)
     if profiled.any():
-        return _LateIssues("idle", late, free_ns, free_ns, (free_ns, free_ns))
-    issuing = _issuing_ns(case)
+        free_ns *= np.where(profiled[lane], 1.0, late)
+        return _LateIssues("idle", free_ns * late, free_ns, (free_ns, free_ns))
+    # behind such an entry it may have been idle, too, until its host had issued the next
+    behind = np.append(False, late[:-1]) & ~begins(lane) & ~late & (slack >= 0)
+    hidden, issuing = late | behind, _issuing_ns(case)
     host_ns = np.clip(graph.took_ns[graph.host], 0.0, issuing)
-    busy_ns = (own - free_ns) * late
-    free_ns = np.minimum(free_ns, issuing)
-    work = _work_when_late(case, late, host_ns)
-    told, rest = late & ~np.isnan(work), late & np.isnan(work)
-    idle = np.where(told, np.clip(own - work, 0.0, free_ns), 0.0)
+    busy_ns = (own - free_ns) * hidden
+    free_ns = np.minimum(free_ns, issuing) * hidden
+    most_ns = np.where(behind, np.clip(own - slack, 0.0, free_ns), free_ns)
+    work = _work_when_late(case, late, behind, host_ns)
+    told, rest = hidden & ~np.isnan(work), hidden & np.isnan(work)
+    idle = np.where(told, np.clip(own - work, 0.0, most_ns), 0.0)
 
     def at_pace(pace: float) -> Array:
         """Idle time of devices that need so much of the time in which their hosts issue work."""
-        return np.asarray(idle + np.clip(free_ns - pace * host_ns, 0.0, free_ns) * rest)
+        return np.asarray(idle + np.clip(free_ns - pace * host_ns, 0.0, most_ns) * rest)
 
     if rest.any() and (sampled := _sampled_idle_ns(case)) is not None:
         # kernels of operations in flight run beside: there it is known of no other
@@ -306,12 +310,12 @@ def _issues(case: Case) -> _LateIssues:
         paces = (whole_ns - np.clip(left, 0.0, whole_ns)) / max(issuing_ns, 1.0)
         expected, low, high = (at_pace(pace) for pace in paces)
         ends = idle + (low - idle) * alone, high * alone + at_pace(0.0) * (1 - alone)
-        return _LateIssues("sampled", late, free_ns, expected, ends)
+        return _LateIssues("sampled", free_ns * late, expected, ends)
     pace = COMPUTING * _most_pace(own[rest], host_ns[rest]) if rest.any() else 1.0
-    if host_ns[told].sum() > MINOR * host_ns[late].sum():
+    if host_ns[told].sum() > MINOR * host_ns[hidden].sum():
         pace = work[told].sum() / host_ns[told].sum()
-    seen = "issued" if own[told].sum() >= MOST * own[late].sum() else "guessed"
-    return _LateIssues(seen, late, free_ns, at_pace(pace), (idle, at_pace(0.0)))
+    seen = "issued" if own[told].sum() >= MOST * own[hidden].sum() else "guessed"
+    return _LateIssues(seen, free_ns * late, at_pace(pace), (idle, at_pace(0.0)))
 
 
 def _most_pace(own_ns: Array, host_ns: Array) -> float:
@@ -370,10 +374,9 @@ def _late_issue(case: Case) -> list[Finding]:
     if few or not graph.device.any() or not told:
         return []
     lane, own, issues = graph.rows.lane, graph.own_ns, _issues(case)
-    late_ns = np.minimum(own, issues.free_ns) * issues.late
     whole = np.maximum(np.bincount(lane, own, len(graph.ranks)), 1)
     idle, ended = (
-        np.bincount(lane, each, len(graph.ranks)) / whole for each in (issues.idle_ns, late_ns)
+        np.bincount(lane, ns, len(graph.ranks)) / whole for ns in (issues.idle_ns, issues.late_ns)
     )
     if not idle.any():
         return _late_hosts(case, ended > MOST)
@@ -418,10 +421,10 @@ def _at_once(graph: Graph, own_ns: Array, theirs: Array | bool = True) -> Change
     return Change(np.arange(len(own_ns)), own_ns, issues, np.minimum(graph.took_ns[issues], 0.0))
 
 
-def _work_when_late(case: Case, late: Array, issued: Array) -> Array:
-    """The device's work in each row's own time, of which an entry issued `late` tells only the
-    host's, nan where nothing tells it: others at the same place do, whose hosts were ahead.
-    `issued`: how long the host issued it."""
+def _work_when_late(case: Case, late: Array, behind: Array, issued: Array) -> Array:
+    """The device's work in each row's own time, nan where nothing tells it. An entry issued `late`
+    tells only the host's, one `behind` it, too, if it took longer than others at the same place:
+    these tell it, whose hosts were ahead. `issued`: how long the host issued it."""
     graph = case.costs.graph
     own, issues = graph.own_ns, graph.rows.slack_ns >= 0
     issues[np.unique(graph.rows.lane, return_index=True)[1]] = False  # beginnings are not recorded
@@ -429,10 +432,14 @@ def _work_when_late(case: Case, late: Array, issued: Array) -> Array:
     for part in case.costs.parts:
         for place, rows in enumerate(np.moveaxis(part.rows, 2, 0)):
             rows = rows[part.there[:, :, place]]
-            hidden, seen = rows[late[rows]], rows[~late[rows] & issues[rows]]
+            clear = own[rows[(issues & ~late & ~behind)[rows]]]
+            longer = late[rows] | (behind[rows] & (own[rows] > clear.max(initial=0.0)))
+            hidden, seen = rows[longer], rows[~longer & issues[rows]]
+            work[seen] = own[seen]
             if len(hidden) and len(seen) >= FEWEST:
                 rows = np.append(hidden, seen)
-                found = _likely_work(own[rows], late[rows], issued[rows], graph.rows.lane[rows])
+                above = np.arange(len(rows)) < len(hidden)
+                found = _likely_work(own[rows], above, issued[rows], graph.rows.lane[rows])
                 if np.median(found) >= own[seen].min():  # that is no extrapolation
                     work[rows] = found
             elif len(hidden) and own[seen].max(initial=0) < NEARLY_ALL * np.median(own[hidden]):
