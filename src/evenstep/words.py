@@ -13,6 +13,7 @@ from typing import Any
 
 from evenstep.trace.frames import called_there, own_place
 from evenstep.trace.ranks import format_ranks, parse_ranks
+from evenstep.trace.spool.folder import Meeting
 from evenstep.trace.spool.layout import Phase
 
 UNKNOWN = "unknown"
@@ -160,6 +161,17 @@ def ranks(numbers: Sequence[int]) -> str:
     else:
         shown = " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
     return f"{'rank' if len(numbers) == 1 else 'ranks'} {shown}"
+
+
+def meeting(found: Meeting, since: str = "") -> str:
+    """Who waits in `init_process_group`, and for whom; `since`: such as " for 12 s"."""
+    text = f"{ranks(found.waiting)} of {found.world:,} wait{'s' * (len(found.waiting) == 1)}"
+    text += f" in init_process_group{since}"
+    if not found.absent:
+        return text
+    verbs = ("has", "records") if len(found.absent) == 1 else ("have", "record")
+    elsewhere = f" or {verbs[1]} elsewhere" if found.nodes > 1 else ""
+    return f"{text}; {ranks(found.absent)} {verbs[0]} not come{elsewhere}"
 
 
 def _pair(run: str) -> list[str]:

@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 
 from evenstep.hooks.torch.torch_stack import TorchStack
+from evenstep.trace.spool.folder import RunFolder
 
 
 def test_a_process_group_made_before_anybody_looked_counts(alone):
@@ -37,3 +38,15 @@ def test_the_trace_says_why_python_s_own_kernels_record(recorder, alone, asked, 
         spool=recorder.spool, recorder=recorder, gate=None, end_step=None, give_up=None
     )
     assert why in stack.hooks(agent).describe()["instead"]
+
+
+@pytest.mark.parametrize(("out", "marked"), [(".", True), ("absent", False)])
+def test_a_rank_that_its_script_has_spawned_is_marked_in_a_folder_that_there_is(
+    tmp_path, monkeypatch, out, marked
+):
+    monkeypatch.setenv("EVENSTEP_OUT", str(tmp_path / out))
+    leave = TorchStack(torch)._join({"rank": 1, "world_size": 3})
+    found = RunFolder(tmp_path).meeting()
+    assert (found and (found.waiting, found.absent)) == (([1], [0, 2]) if marked else None)
+    leave()
+    assert list(tmp_path.iterdir()) == []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 from types import ModuleType, SimpleNamespace
 
+import pytest
+
 from evenstep.hooks.torch.phases import batch_length
 from evenstep.hooks.wrapping import Wrapped, undo
 
@@ -52,6 +54,23 @@ def test_what_cannot_be_restored_keeps_nothing_else_from_it(caplog):
     undo([lambda: undone.append("first"), lambda: 1 / 0, lambda: undone.append("last")])
     assert undone == ["last", "first"]
     assert "division by zero" in caplog.text
+
+
+def test_what_came_before_a_call_is_ended_also_where_the_call_fails():
+    def start(*, ranks):
+        return 1 / ranks
+
+    module, told = having(start), []
+
+    def before(keywords):
+        told.append(keywords)
+        return lambda: told.append("over")
+
+    Wrapped().around(module, "start", after=lambda: told.append("after"), before=before)
+    with pytest.raises(ZeroDivisionError):
+        module.start(ranks=0)
+    assert module.start(ranks=1) == 1
+    assert told == [{"ranks": 0}, "over", {"ranks": 1}, "after", "over"]
 
 
 def test_a_batch_of_a_strange_class_has_no_length():

@@ -38,6 +38,7 @@ PREEMPTED = "evenstep.preempted/1"
 PREEMPTING = frozenset({signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM})
 SOON_S, LATER_S = 0.25, 2.0  # between scans for new ranks: until some run, and afterwards
 LAST_S = 10.0  # for the last exits, at most: a filesystem that hangs does not hold the launcher
+MEETING_S = 10.0  # of ranks in `init_process_group` that is told; then at doubling times
 SILENT_S = 5.0  # a live rank without a heartbeat for so long is reported
 ENDING_S = 1.0  # one that has raised, after so long: its libraries may take many seconds to end
 LOG_BYTES, LINE_LENGTH, MOST_LINES = 1 << 16, 300, 4  # limits for lines of driver and NCCL logs
@@ -72,6 +73,8 @@ class RankExits:
         self._reported: set[int] = set()  # attempts whose first death was reported
         self._clean_exit: dict[int, _Rank] = {}  # by attempt: the first rank that ended cleanly
         self._silent: set[Path] = set()
+        self._look_ns = self._alone_ns = time.monotonic_ns()  # nobody in `init_process_group`
+        self._patience_s = MEETING_S
         self._beats: dict[Path, tuple[int, int]] = {}  # the last one, and the core wait (ns) then
         self._asked = ""  # the signal that was forwarded
         self._kills = _out_of_memory_kills()
@@ -123,6 +126,7 @@ class RankExits:
             pause_s = SOON_S if soon else min(pause_s * 1.5, LATER_S)
             self._record_exits(pause_s)
             self._report_silent_ranks()
+            self._report_meeting()
         self._discover()
         self._record_exits(0)
         for rank in self._missed:
@@ -233,6 +237,19 @@ class RankExits:
                 why = f"it waited for a core for {words.duration(waited_ns)} of that"
             silent = words.duration(silent_ns)
             self._say(f"no heartbeat of rank {rank.rank} (process {rank.pid}) for {silent}: {why}")
+
+    def _report_meeting(self) -> None:
+        """Report ranks that wait in `init_process_group`, on the machine of the first of them."""
+        now_ns = time.monotonic_ns()
+        if now_ns < self._look_ns:  # thousands of ranks leave as many marks
+            return
+        self._look_ns = now_ns + round(MEETING_S / 2 * 1e9)
+        found = self._folder.meeting(here=True)
+        if found is None or found.attempt < self._first:
+            self._alone_ns, self._patience_s = now_ns, MEETING_S
+        elif (waited_ns := now_ns - self._alone_ns) >= self._patience_s * 1e9:
+            self._patience_s *= 2
+            self._say(words.meeting(found, f" for {words.duration(waited_ns)}"))
 
 
 def nccl_warnings(environ: Mapping[str, str], pid: int) -> list[str]:

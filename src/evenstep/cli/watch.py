@@ -42,7 +42,7 @@ def main(args: argparse.Namespace) -> int:
     first = next(path.glob("attempt-*/rank-*.spool"), path)
     if closed := [each for each in (path, *path.glob("attempt-*"), first) if is_closed(each)]:
         raise TraceError(f"no permission to read {closed[0]}")
-    started = ("attempt-*/rank-*.spool", "live/node-*.bin")
+    started = ("attempt-*/rank-*.spool", "live/node-*.bin", "rank-*.joining")
     if args.once and not any(any(path.glob(place)) for place in started):
         raise TraceError(f"no rank has started in {path}; without --once, watch waits for ranks")
     with until_interrupted():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from evenstep.agent.recording.collector import signal_behind
@@ -29,9 +29,11 @@ class Wrapped:
         name: str,
         *,
         after: Callable[[], None],
+        before: Callable[[Mapping[str, Any]], Callable[[], None]] | None = None,
         holders: str = "",
     ) -> None:
-        """Call `after` after `module.name`; a failure of its is one line of log.
+        """Call `after` after `module.name`; a failure of its is one line of log. `before`, which
+        must not raise, gets a call's keywords and returns what to call when it is over.
 
         Every module whose name begins with `holders` and that holds a reference gets the wrapper.
         """
@@ -39,9 +41,14 @@ class Wrapped:
 
         @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
-            if self._armed:
-                _call(after, name)
+            leave = before(kwargs) if before and self._armed else None
+            try:
+                result = original(*args, **kwargs)
+                if self._armed:
+                    _call(after, name)
+            finally:
+                if leave:
+                    leave()
             return result
 
         modules = list(sys.modules.items()) if holders else []  # another thread may be importing

@@ -23,6 +23,7 @@ from evenstep.trace.spool.layout import Phase
 from evenstep.watch.run import FollowedRun, SeenRank
 from evenstep.watch.window import WINDOW_STEPS, RankWindow
 from evenstep.words import capital, is_known, percent
+from evenstep.words import meeting as meeting_words
 
 CURVE_STEPS = 60
 MOST_ROWS = 64  # as the schema says
@@ -269,7 +270,8 @@ def _state(run: FollowedRun) -> RunState:
 
 def _verdict(run: FollowedRun, state: str, findings: Sequence[LiveFinding]) -> str:
     if state == "waiting":
-        return f"waiting for the first rank in {run.path}"
+        told = f": {meeting_words(run.meeting)}" if run.meeting else ""
+        return f"waiting for the first rank in {run.path}{told}"
     if state == "ended":
         died = [finding.text for finding in findings if finding.mode == "rank_failed"]
         return capital(died[0]) if died else "the run has ended"

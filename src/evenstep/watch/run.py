@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.errors import TraceError
-from evenstep.trace.spool.folder import RunFolder, is_gone, is_here, read_facts
+from evenstep.trace.spool.folder import Meeting, RunFolder, is_gone, is_here, read_facts
 from evenstep.trace.spool.identity import boot_id
 from evenstep.watch.spool import Inside, SpoolTail
 from evenstep.watch.window import NO_STEPS, RankWindow, StepTable, rank_window, step_table
@@ -59,6 +59,7 @@ class FollowedRun:
     steps: StepTable = NO_STEPS  # the latest steps
     request: Mapping[str, Any] = field(default_factory=dict)  # the last of `evenstep ctl`
     lost_nodes: Mapping[str, float] = field(default_factory=dict)  # age of their summaries (s)
+    meeting: Meeting | None = None  # of ranks that have not attached yet
 
     @property
     def ended(self) -> bool:
@@ -145,6 +146,7 @@ class LiveRun(FollowedRun):
         known, folder = -1 if self.attempt is None else self.attempt, RunFolder(self.path)
         attempts = [n for n in folder.attempts() if n <= known or folder.spools(n)]
         self.attempts = len(attempts)
+        self.meeting = None if attempts else folder.meeting()
         if attempts and attempts[-1] != self.attempt:
             self.attempt = attempts[-1]
             self._tails, self._known, self._foreign = {}, {}, set()

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import json
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from evenstep.agent.settings import config as configuration
 from evenstep.agent.stacks import Hooks, RankInWorld
+from evenstep.errors import EvenstepError
 from evenstep.hooks.repeating import InferredSteps
 from evenstep.hooks.torch.groups import Groups
 from evenstep.hooks.torch.install import TorchHooks
 from evenstep.hooks.torch.native import NativeGroups, Session, new_session
-from evenstep.hooks.wrapping import Wrapped
+from evenstep.hooks.wrapping import Wrapped, undo
 from evenstep.stores import second_client
+from evenstep.trace.spool.files import write_whole
+from evenstep.trace.spool.folder import RunFolder, started_ticks
+from evenstep.trace.spool.identity import from_environment
 from evenstep.trace.spool.layout import Flag
 
 if TYPE_CHECKING:
@@ -56,8 +65,29 @@ class TorchStack:
             if self.groups is not None:
                 self.groups.forget()  # their names may come back with other members
 
-        for name, after in (("init_process_group", made), ("destroy_process_group", ended)):
-            self._wrapped.around(distributed_c10d, name, after=after, holders="torch.distributed")
+        for name, after, before in (
+            ("init_process_group", made, self._join),
+            ("destroy_process_group", ended, None),
+        ):
+            self._wrapped.around(
+                distributed_c10d, name, after=after, before=before, holders="torch.distributed"
+            )
+
+    def _join(self, keywords: Mapping[str, Any]) -> Callable[[], None]:
+        """Mark in the launcher's folder that this rank waits for the others to meet for the first
+        time, before which it records nothing; return what removes the mark. Never raises."""
+        marked: list[Callable[[], None]] = []
+        with suppress(EvenstepError, OSError):  # attaching will tell
+            config, identity = configuration.load(), from_environment(os.environ)
+            rank, world = keywords.get("rank", -1), keywords.get("world_size", -1)
+            if isinstance(rank, int) and isinstance(world, int) and 0 <= rank < world:
+                identity = identity.at(rank=rank, world=world)
+            if config.enabled and config.out and identity.world > 1 and not self.meetings:
+                path = RunFolder(config.out).joining_path(identity.rank)
+                mark = identity.header() | {"started_ticks": started_ticks(os.getpid())}
+                write_whole(path, json.dumps(mark))
+                marked.append(partial(path.unlink, missing_ok=True))
+        return lambda: undo(marked)
 
     def disarm(self) -> None:
         self._wrapped.restore()

@@ -4,6 +4,7 @@
     RUN/attempt-000/rank-00000.spool   one file per rank and attempt
     RUN/attempt-000/node-HOST.pack     or one per node, of spools that were collected
     RUN/attempt-000/preempted.json     that and how the attempt was preempted
+    RUN/rank-00000.joining             the identity of a rank inside `init_process_group`
 
 Ranks need not communicate about it: the folder's name follows from their common parent process, a
 rank claims a spool by creating it exclusively, and the first writer of `run.json` wins.
@@ -20,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from evenstep.errors import TraceError
 from evenstep.trace.spool.files import cannot_create, claim, write_whole
@@ -30,7 +31,18 @@ SCHEMA = "evenstep.run/1"
 RUNS = "evenstep-runs"
 STATE, STARTED, EXIT_CODE = 0, 19, 49  # in `process_stat`: see proc(5); ticks after boot
 SILENT_NS = 5_000_000_000  # without a heartbeat; there are several a second
+_MARKED = ("attempt", "rank", "world", "nodes")  # of an identity, what `meeting` reads
 MOST_FACTS_BYTES = 1 << 20  # of run.json and similar files
+
+
+class Meeting(NamedTuple):
+    """Ranks that are inside `init_process_group`, and those that have not come, ascending."""
+
+    attempt: int
+    world: int
+    nodes: int
+    waiting: list[int]
+    absent: list[int]
 
 
 class RunFolder:
@@ -66,6 +78,32 @@ class RunFolder:
             return {"attempt": attempt, "signal": str(found["signal"]), "at": str(found["at"])}
         except (TraceError, KeyError):
             return {}
+
+    def joining_path(self, rank: int) -> Path:
+        """Path of the identity of a rank, as long as it is inside `init_process_group`."""
+        return self.path / f"rank-{rank:05d}.joining"
+
+    def meeting(self, *, here: bool = False) -> Meeting | None:
+        """Who waits in `init_process_group` in the last attempt; None where nobody does, or, with
+        `here`, where the first of them runs on another host. The marks of processes that have
+        ended on this host, and damaged ones, count for nothing."""
+        found: list[tuple[int, ...]] = []
+        for path in sorted(self.path.glob("rank-*.joining")):
+            with suppress(TraceError, KeyError, TypeError, ValueError):
+                mark = read_facts(path)
+                if is_here(mark) and not lives(mark):
+                    continue
+                if here and not found and not is_here(mark):
+                    return None
+                found.append(tuple(int(mark[name]) for name in _MARKED))
+        if not found:
+            return None
+        last, _, world, nodes = max(found)
+        waiting = [rank for attempt, rank, *_ in found if attempt == last]
+        come = {self.joining_path(rank).stem for rank in waiting}
+        come |= {path.stem for path in self.spools(last)}
+        absent = [rank for rank in range(world) if f"rank-{rank:05d}" not in come]
+        return Meeting(last, world, nodes, waiting, absent)
 
     def attempts(self) -> list[int]:
         """Numbers of the attempts that have a folder, ascending."""
@@ -128,7 +166,7 @@ class RunFolder:
         places = (
             *("attempt-*/rank-*.spool", "attempt-*/node-*.pack", "live/node-*.bin"),
             *("attempt-*/control.json", "attempt-*/preempted.json"),
-            *("run.json", "live/window.json", "live.json", "control.json"),
+            *("run.json", "rank-*.joining", "live/window.json", "live.json", "control.json"),
         )
         return [file for place in places for file in self.path.glob(place)]
 
