@@ -86,6 +86,7 @@ def test_what_can_be_is_what_it_says(kind, value, found):
         (values.share(0.5), 0.5, "a share from 0 to below 0.5"),
         (values.choice(("mmap", "auto")), "map", "one of mmap, auto (did you mean 'mmap'?)"),
         (values.choice(("mmap", "auto")), "disk", "one of mmap, auto, found"),
+        (values.choice(("", "tree")), "disk", 'one of "", tree, found'),
         (values.SWITCH, 2, "true or false"),
         (values.TEXT, True, "text"),
         (values.numbers(9.0), [1, "2"], "a list of numbers"),

@@ -101,7 +101,7 @@ def nearest(name: str, known: Iterable[str], *, least: float = 0.6) -> str:
 
 def choice(options: Sequence[str]) -> ValueKind:
     """One of several words, in any case."""
-    expects = "one of " + ", ".join(options)
+    expects = "one of " + ", ".join(option or '""' for option in options)
 
     def parse(value: object) -> str:
         text = str(value).strip().lower()

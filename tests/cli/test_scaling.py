@@ -55,6 +55,13 @@ def test_the_page_fits_eighty_columns(scenario, capsys):
     assert "Cheapest within 40 hours" in page
 
 
+def test_an_algorithm_that_the_largest_size_has_not_is_told(scenario, capsys):
+    sets = ("--set", "collectives={algorithm='nccl',nccl_algo='nvls_tree'}")
+    assert main(["scaling", scenario, "--ranks", "2,4", "--workers", "1", *sets]) == 0
+    told = capsys.readouterr().err
+    assert "collectives.nccl_algo nvls_tree without effect: the step's go by" in told
+
+
 def test_json_has_the_curve_and_the_cost(scenario, capsys):
     main(["scaling", scenario, "--ranks", "4,2", "--target", "1e6", "--price", "3", "--json",
           "--workers", "1", "--strong"])  # fmt: skip

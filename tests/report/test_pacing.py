@@ -1,6 +1,9 @@
+import re
+
 import pytest
 
-from evenstep.report.terminal.sentences import describe_actions, pacing
+from evenstep.agent.actions import cores, garbage
+from evenstep.report.terminal.sentences import APPLIES, describe_actions, pacing
 
 
 def found(**changes):
@@ -58,3 +61,12 @@ def test_of_an_action_that_was_not_tried_it_is_said_where_it_applies(reason, tol
     untested = {"action": "gc", "rank": 0, "word": "untested", "reason": reason}
     (said,) = describe_actions({"acted": [untested]})
     assert ("that the script has not called" in said) == told
+
+
+@pytest.mark.parametrize(
+    ("action", "limits"),
+    [("gc", (garbage.WORTH, garbage.LONG)), ("cores", (cores.WORTH,))],
+)
+def test_where_an_action_applies_is_told_by_its_own_limits(action, limits):
+    told = [float(share) / 100 for share in re.findall(r"([\d.]+) %", APPLIES[action])]
+    assert told == pytest.approx(limits)

@@ -12,6 +12,10 @@ from evenstep.cli.terminal import say, show
 from evenstep.errors import UsageError
 from evenstep.report.terminal.scaling import page
 from evenstep.scenario import scenario as scenarios
+from evenstep.scenario import schema
+from evenstep.scenario.scenario import Scenario
+from evenstep.simulate.result import not_taken
+from evenstep.simulate.simulation import set_up
 from evenstep.simulate.study import scaling
 from evenstep.simulate.study.scaling import Study, measured_row
 from evenstep.simulate.study.scaling_sizes import default_sizes
@@ -32,6 +36,9 @@ def _document(args: argparse.Namespace) -> dict[str, Any]:
     study = _study(args)
     with scenarios.named(args.scenario):
         units = study.units()
+        largest = set_up(schema.read(Scenario, units[-1].scenario))
+        if other := not_taken(largest.scenario.collectives, largest.flows):
+            say(other)
         rows = _simulate(units, args.workers)
     points = scaling.curve(study, rows)
     hourly = args.price if args.price is not None else study.scenario.energy.price_per_hour

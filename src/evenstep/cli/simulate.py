@@ -30,8 +30,6 @@ def main(args: argparse.Namespace) -> int:
     with _folder(args) as folder:
         with scenario.named(args.scenario):
             result = _simulate(asked, args, folder)
-        if other := not_taken(asked.collectives, result.collectives):
-            say(other)
         if args.html is not None and folder is not None:
             _draw(args, result, folder)
     from evenstep.reproduce.published.table import estimate
@@ -67,7 +65,10 @@ def _draw(args: argparse.Namespace, result: Result, folder: Path) -> None:
 
 
 def _simulate(asked: Scenario, args: argparse.Namespace, folder: Path | None) -> Result:
-    messages, seconds = simulation.estimate_run(simulation.set_up(asked))
+    setup = simulation.set_up(asked)
+    if other := not_taken(asked.collectives, setup.flows):
+        say(other)
+    messages, seconds = simulation.estimate_run(setup)
     progress.announce(f"{messages:,} messages to simulate", seconds)
     if folder is not None:
         files.check_folder(folder)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
@@ -131,7 +131,7 @@ class Result(Document):
         return self.fabric_map().summary()
 
 
-def not_taken(asked: Collectives, used: Sequence[CollectiveUse]) -> str:
+def not_taken(asked: Collectives, used: Iterable[Flow]) -> str:
     """That no collective of a step goes by the algorithm that is asked for, as a sentence; else
     nothing."""
     field = "nccl_algo" if asked.algorithm == "nccl" else "algorithm"

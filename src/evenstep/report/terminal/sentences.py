@@ -189,7 +189,7 @@ def _effect(effect: Mapping[str, Any]) -> str:
 
 #: Where an action is tried at all.
 APPLIES = {
-    "gc": "it is for pauses, .3 % of the time or 5 % of a step, that the script has not called",
+    "gc": "it is for collections that the script has not called, .3 % of the time or 5 % of a step",
     "cores": "it is for ranks that wait for a core 2 % of the time, and that nobody has bound",
 }
 
