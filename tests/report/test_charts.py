@@ -276,6 +276,13 @@ def test_every_finding_has_its_picture_beside_it(opened: Opened) -> None:
     assert "rank 3" in opened.page.inner_text("#finding-1 figcaption")
 
 
+WORDS = """window.words = [];
+  const draw = CanvasRenderingContext2D.prototype.fillText;
+  CanvasRenderingContext2D.prototype.fillText = function (text, left, top) {
+    window.words.push([this.canvas.id, text, top]); draw.call(this, text, left, top);
+  };"""
+
+
 def test_a_step_that_the_axis_cuts_off_is_named_with_its_length(
     browser: Any, tmp_path: Path, diagnosis: Diagnosis, trace: Trace, steps: Columns
 ) -> None:
@@ -283,11 +290,44 @@ def test_a_step_that_the_axis_cuts_off_is_named_with_its_length(
     steps = steps.with_column("end_ns", steps.end_ns + longer)
     sheet.write(tmp_path / "page.html", html.render(diagnosis, trace, steps=steps))
     page = browser.new_page()
-    page.add_init_script("""window.words = [];
-      const draw = CanvasRenderingContext2D.prototype.fillText;
-      CanvasRenderingContext2D.prototype.fillText = function (text, ...at) {
-        window.words.push(text); draw.call(this, text, ...at);
-      };""")
+    page.add_init_script(WORDS)
     shown = Opened(page, tmp_path / "page.html").page.evaluate("window.words")
-    assert "↑ 9.15 s" in shown  # with its usual 150 ms
+    assert "↑ 9.15 s" in [text for _, text, _ in shown]  # with its usual 150 ms
     page.close()
+
+
+def test_no_name_beside_the_step_times_covers_another(
+    browser: Any, tmp_path: Path, diagnosis: Diagnosis, trace: Trace, steps: Columns
+) -> None:
+    """A median far below the longest steps is named just above the findings' names."""
+    time = {**diagnosis.summary["step_time"], "p50_ns": 1_000_000}
+    short = replace(diagnosis, summary={**diagnosis.summary, "step_time": time})
+    sheet.write(tmp_path / "page.html", html.render(short, trace, steps=steps))
+    page = browser.new_page()
+    page.add_init_script(WORDS)
+    shown = Opened(page, tmp_path / "page.html").page.evaluate("window.words")
+    title = diagnosis.findings[0].title[:8]
+    at = [top for chart, text, top in shown if chart == "curve" and text.startswith(title)]
+    median = [top for chart, text, top in shown if chart == "curve" and text.startswith("p50 ")]
+    assert at
+    assert median
+    assert at[0] - median[0] >= 12  # a line of text
+    page.close()
+
+
+def test_a_finding_of_all_ranks_has_no_line_of_the_others(
+    tab: Any, tmp_path: Path, diagnosis: Diagnosis, trace: Trace, steps: Columns
+) -> None:
+    first, *rest = diagnosis.findings
+    every = replace(first, where=Where(ranks=tuple(trace.ranks)))
+    shown = replace(diagnosis, findings=(every, *rest))
+    sheet.write(tmp_path / "page.html", html.render(shown, trace, steps=steps))
+    opened = Opened(tab, tmp_path / "page.html")
+    assert opened.page.inner_text("#finding-1 figcaption").strip() == "ranks 0-3"
+    opened.leave()
+
+
+def test_a_printed_title_is_not_parted_from_its_section(opened: Opened) -> None:
+    opened.page.emulate_media(media="print")
+    breaks = "all => all.map(one => getComputedStyle(one).breakAfter)"
+    assert set(opened.page.eval_on_selector_all("summary", breaks)) == {"avoid"}

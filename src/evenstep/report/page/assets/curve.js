@@ -35,7 +35,7 @@ function curveChart(canvas, read, table, diagnosis, hooks) {
     band(context);
     line(context);
     nameHighest(context, plot, plot.axis[1], table.longest_us, (at) => x(steps[at]));
-    levels(context);
+    levels(context, marks.length ? plot.bottom + 8 : Infinity);
     marks.forEach((finding, row) => mark(context, finding, plot.bottom + 6 + 14 * row));
     stepAxis(context, { ...plot, bottom: height - 34 }, first, last, x);
     axisTitles(context, { ...plot, bottom: height - 34 }, "step", "step time");
@@ -62,10 +62,9 @@ function curveChart(canvas, read, table, diagnosis, hooks) {
     context.stroke();
   }
 
-  /** The run's own percentiles, those of the summary. @param {Context} context */
-  function levels(context) {
+  /** The run's own percentiles, those of the summary. @param {Context} context @param {number} before the name below theirs */
+  function levels(context, before) {
     context.textAlign = "left";
-    let before = Infinity;
     for (const { name, us } of percentiles) {
       context.strokeStyle = color("soft");
       context.lineWidth = 1;

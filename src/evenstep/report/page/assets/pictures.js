@@ -42,7 +42,9 @@ function findingPicture(canvas, finding, cells, curve) {
   const caption = /** @type {HTMLElement} */ (canvas.nextElementSibling);
   const who = `rank${ranks.length > 1 ? "s" : ""} ${formatRanks([...ranks].sort((a, b) => a - b))}`;
   const [mine, others] = told ? [who, "median of the others"] : ["slowest rank", "median rank"];
-  caption.replaceChildren(swatch("pause", mine, "span"), swatch("curve", others, "span"));
+  const drawn = [swatch("pause", mine, "span")];
+  if (lines.others.some(Number.isFinite)) drawn.push(swatch("curve", others, "span")); // none where all are its ranks
+  caption.replaceChildren(...drawn);
 
   function draw() {
     const { context, width, height } = surface(canvas);
