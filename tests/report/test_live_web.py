@@ -131,6 +131,16 @@ def test_the_page_shows_the_numbers_of_the_picture(opened, server, tmp_path):
     assert shares == "compute 90 %, communication 10 %"  # no wait, input or other
 
 
+def test_the_page_says_that_communication_includes_unknown_waits(opened, server, tmp_path):
+    job(tmp_path / "run", late=3)
+    server.publish(picture(tmp_path / "run"))
+    wait_for(opened, "Rank 3 is late")
+    assert opened.page.inner_text("#waits") == ""
+    unknown = {"compute": 0.6, "exposed_communication": 0.4}
+    server.publish(picture(tmp_path / "run", shares=unknown))
+    wait_for(opened, "communication includes waits: not every rank can tell the two apart yet")
+
+
 def test_the_page_asks_nobody_else_and_complains_of_nothing(opened, server, tmp_path):
     LiveRank(tmp_path / "run", 0, world=1, hostname=HOSTILE).steps(9)
     server.publish(picture(tmp_path / "run"))

@@ -81,9 +81,15 @@ def _steps(frame: Frame, view: View) -> Iterator[str]:
     text = time_text(frame)
     yield from view.filled(f"{text}   {sparkline(frame.curve_ns, view.width - len(text) - 3)}")
     yield next(legend(frame.shares, view))
-    if frame.world > 1 and "wait" not in frame.shares:
-        why = "not every rank can tell the two apart yet"
-        yield from view.filled(f"communication includes waits: {why}")
+    if text := waits_text(frame):
+        yield from view.filled(text)
+
+
+def waits_text(frame: Frame) -> str:
+    """Say that communication includes waits, and why; "" if it does not."""
+    if frame.step is None or frame.world == 1 or "wait" in frame.shares:
+        return ""
+    return "communication includes waits: not every rank can tell the two apart yet"
 
 
 def time_text(frame: Frame) -> str:

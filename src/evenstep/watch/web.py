@@ -80,6 +80,7 @@ def page_frame(frame: Frame, journal: Journal) -> dict[str, Any]:
         "verdict": frame.verdict,
         "where": terminal.where_text(frame),
         "time": "no step yet" if frame.step is None else f"{time}, from zero",
+        "waits": terminal.waits_text(frame),
         "more": terminal.more_text(frame, len(frame.rows)),
         "pacing": terminal.pacing_text(frame) or "no rank reports a pacing state",
     }
