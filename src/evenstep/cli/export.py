@@ -46,7 +46,10 @@ def main(args: argparse.Namespace) -> int:
     piped = not args.json and args.perfetto != args.prometheus
     files.check_free(args.perfetto, force=args.force, piped=piped)
     files.check_free(args.prometheus, force=True, piped=piped)  # a collector reads it anew
-    _check_folders(args)
+    for folder, format in ((args.parquet, parquet), (args.store, writing)):
+        if folder is not None:
+            files.check_folder(folder)
+            format.check_free(folder, force=args.force)
     for name in ("otlp", "webhook"):
         if (url := getattr(args, name)) is not None:
             check_url(url, f"--{name}")
@@ -70,15 +73,6 @@ def main(args: argparse.Namespace) -> int:
     _files(args, trace, diagnosis, about_s)
     _send(args, trace, diagnosis)
     return 0
-
-
-def _check_folders(args: argparse.Namespace) -> None:
-    if args.parquet is not None:
-        files.check_folder(args.parquet)
-        parquet.check_free(args.parquet, force=args.force)
-    if args.store is not None:
-        files.check_folder(args.store)
-        writing.check_free(args.store, force=args.force)
 
 
 def _tell_size(path: Path, count: int, size_bytes: int, what: str) -> None:

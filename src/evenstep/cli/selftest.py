@@ -15,10 +15,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, ClassVar
 
+from evenstep.cli import files
 from evenstep.cli.progress import ticking
 from evenstep.cli.terminal import print_json, say
 from evenstep.documents import Document, Meta
-from evenstep.errors import UsageError, refuse_as
+from evenstep.errors import UsageError
 
 RANKS = 2
 STEPS = 40
@@ -47,9 +48,7 @@ def main(args: argparse.Namespace) -> int:
         return _as_rank(args)
     with tempfile.TemporaryDirectory(prefix="evenstep-selftest-") as scratch:
         out = args.out or Path(scratch) / "run"
-        with refuse_as(UsageError, f"cannot write into {out}", "; give another folder with --out"):
-            out.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=out).close()
+        files.check_folder(out)
         launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
         command = [sys.executable, *launcher, "-m", "evenstep", "selftest", "--out", str(out)]
         environ = {name: v for name, v in os.environ.items() if not name.startswith("EVENSTEP")}
