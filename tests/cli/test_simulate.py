@@ -160,6 +160,15 @@ def test_a_long_run_says_so_first(scenario):
     assert seconds > 20
 
 
+def test_a_long_run_without_messages_to_follow_is_announced_by_its_steps(
+    scenario, monkeypatch, capsys
+):
+    """It read "0 messages to simulate: about 137 s" where closed forms give all transfers."""
+    monkeypatch.setattr(simulation, "estimate_run", lambda _: (0, 137.0))
+    assert main(["simulate", scenario]) == 0
+    assert capsys.readouterr().err.startswith("5 steps to simulate: about 137 s\n")
+
+
 def test_messages_of_stages_near_and_far_are_one_line(scenario, capsys):
     """Between GPUs of a node and between nodes: 30 MB at 300 GB/s and at 12.5, and latencies."""
     sets = ["cluster.nodes=2", "cluster.gpus_per_node=2", "work.kind=pipeline",

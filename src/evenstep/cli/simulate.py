@@ -68,8 +68,8 @@ def _simulate(asked: Scenario, args: argparse.Namespace, folder: Path | None) ->
     setup = simulation.set_up(asked)
     if other := not_taken(asked.collectives, setup.flows):
         say(other)
-    messages, seconds = simulation.estimate_run(setup)
-    progress.announce(f"{messages:,} messages to simulate", seconds)
+    _, seconds = simulation.estimate_run(setup)
+    progress.announce(f"{asked.run.steps:,} steps to simulate", seconds)
     if folder is not None:
         files.check_folder(folder)
         if RunFolder(folder).exists() and not args.force:
