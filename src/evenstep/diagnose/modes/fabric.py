@@ -146,7 +146,7 @@ def _of_episodes(case: Case, slow: _SlowTransfers, gain: Gain) -> list[Finding]:
     quiet = np.maximum(case.transfers.of_kind("quiet_ns"), 1)
     factor = float(np.median(rows.transfer_ns[slow.mask] / quiet[slow.mask]))
     late = case.steps_of(slow.mask)
-    recurs, where = when(late[:, None], case.grid.steps), _where(case, slow)
+    recurs, where = when(late[:, None], case.grid), _where(case, slow)
     at = [*where.nodes, *(f"the link {one}" for one in where.links)]
     # other traffic goes on, also where calm transfers of other groups come in between
     orders = np.argsort(rows.begin_ns, kind="stable"), np.lexsort([rows.begin_ns, rows.queue])
@@ -257,7 +257,7 @@ def _of_slow_links(case: Case, link: SlowLink, where: Where, gain: Gain) -> list
             "place": place, "parts": parts,
             "often": "every step" if late.all() else f"{words.percent(late.mean())} of the steps",
         },
-        where=where, at=when(late[:, None], case.grid.steps),
+        where=where, at=when(late[:, None], case.grid),
         options=["adapter" if only else "path"],
     )  # fmt: skip
 
@@ -347,7 +347,7 @@ def _findings_of_collapse(case: Case, parts: list[_Collapse], gain: Gain) -> lis
             "whom": f"to {words.ranks(receivers)}" if receivers else "to every rank at once",
         },
         where=replace(case.where(receivers), groups=groups),
-        at=when(late[:, None], case.grid.steps), options=["fewer", "lossless"],
+        at=when(late[:, None], case.grid), options=["fewer", "lossless"],
         evidence=congestion(case.trace, case.grid, late),
     )  # fmt: skip
 

@@ -26,6 +26,7 @@ from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import FEWEST_STEPS
 from evenstep.diagnose.levels import DOMINANT, LISTED, MOST, SEVERAL
+from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.diagnose.sentences import make_finding
 from evenstep.statistics.interval import Share, share_of
 from evenstep.trace.columns import Array, begins, finishes
@@ -97,7 +98,7 @@ def finding_of_late(
         return []
     ranks = list(ranks) or case.culprits(cells, cause)
     gain = change or Gain(case.share(case.loss(cells, cause)), case.relieved(cells, cause))
-    recurs = at or when(cells & np.isin(case.grid.ranks, ranks), case.grid.steps)
+    recurs = at or when(cells & np.isin(case.grid.ranks, ranks), case.grid)
     where, who = case.where(ranks), case.ranks_in_words(ranks)
     turns = f"the late rank changes ({words.ranks(ranks)} take turns)"
     hits = share_of(cells.any(axis=1).astype(float), np.ones(len(cells)))
@@ -137,21 +138,22 @@ def pattern_of(late: Array) -> str | None:
     return "bursty" if any_late.sum() >= SEVERAL * runs else "transient"
 
 
-def when(late: Array, steps: Array) -> When:
+def when(late: Array, grid: StepGrid) -> When:
     """The steps with late cells, as ranges, and their pattern.
 
-    A chronic or rotating pattern is one range; of others the `LISTED` longest ranges are listed, in
-    order.
+    A chronic or rotating pattern is one range; of others the `LISTED` ranges that took most time
+    are listed, in order.
     """
-    pattern = pattern_of(late)
-    concerned = steps[late.any(axis=1)]
+    pattern, any_late = pattern_of(late), late.any(axis=1)
+    concerned = grid.steps[any_late]
     if not len(concerned):
         return When()
     if pattern in ("chronic", "rotating"):
         return When([(int(concerned[0]), int(concerned[-1]))], pattern)
     run = concerned - np.arange(len(concerned))
     first, last = concerned[begins(run)], concerned[finishes(run)]
-    longest = np.sort(np.argsort(first - last, kind="stable")[:LISTED])
+    took_ns = np.add.reduceat(grid.step_ns[any_late], np.flatnonzero(begins(run)))
+    longest = np.sort(np.argsort(-took_ns, kind="stable")[:LISTED])
     return When([(int(first[i]), int(last[i])) for i in longest], pattern)
 
 

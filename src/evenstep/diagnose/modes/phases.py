@@ -141,7 +141,7 @@ def _all_waiting(case: Case, values: Array) -> list[Finding]:
             "who": "every rank" + " that loads" * (not loads.all()),
             "short": say("input_pipeline.short") if case.contended else "",
         },
-        at=when(long[:, None], case.grid.steps) if stops else None, projected=constant,
+        at=when(long[:, None], case.grid) if stops else None, projected=constant,
         options=["storage", "workers"] if case.contended else ["workers", "storage"],
         where=case.where(case.grid.ranks[loads].tolist()) if loads.mean() <= MOST else Where(),
     )  # fmt: skip
@@ -164,5 +164,5 @@ def _all_stopped(case: Case, phase: Phase, *, apart: bool) -> list[Finding]:
             "what": what, "steps": np.count_nonzero(stopped), "all": len(stopped),
             "who": "all ranks" if lasted[stopped].all() else "most ranks", "length": length_ns,
         },
-        at=when(stopped[:, None], case.grid.steps), projected=constant, options=[option],
+        at=when(stopped[:, None], case.grid), projected=constant, options=[option],
     )  # fmt: skip

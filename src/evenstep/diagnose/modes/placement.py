@@ -71,7 +71,7 @@ def locality(case: Case) -> list[Finding]:
             "defects": "; ".join(worse[first]), "nodes": ", ".join(where.nodes) or "the node",
             **(case.waits(cells) if late else {}),
         },
-        where=where, at=when((cells.any(axis=1) | (moving > 0))[:, None], case.grid.steps),
+        where=where, at=when((cells.any(axis=1) | (moving > 0))[:, None], case.grid),
         projected=constant,
         options=[*(one for one in ("cores", "adapter") if one in all_defects), "replace"],
     )  # fmt: skip

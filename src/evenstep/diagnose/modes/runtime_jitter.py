@@ -64,7 +64,7 @@ def _stalls(case: Case) -> list[Finding]:
             "title": once if count == 1 else "steps now and then",
             "who": "most ranks together have" if len(ranks) > 1 else alone,
         },
-        at=when(seen.slow[:, None], steps), options=["stalls"],
+        at=when(seen.slow[:, None], case.grid), options=["stalls"],
     )  # fmt: skip
 
 
@@ -115,7 +115,7 @@ def _collector(case: Case) -> list[Finding]:
         return finding_of(
             case, "runtime_jitter.aligned", Gain(share, case.relieved(cells, Cause.COLLECTOR)),
             numbers={"steps": float(paused.mean()), "pause": pause, **tried},
-            at=when(paused[:, None], case.grid.steps), options={away: share, "freeze": None},
+            at=when(paused[:, None], case.grid), options={away: share, "freeze": None},
             stacks=stacks,
         )  # fmt: skip
     aligned = case.share(case.saved(aligned_pauses(case)))
