@@ -24,13 +24,13 @@ BUDGET = {
     "attachment": 534,
     "cli": 4744,  # an algorithm without effect is told, messages are calibrated
     "compiled": 220,
-    "diagnose": 16312,  # what late hosts hide has errors, as an all-reduce waits for the last rank;
+    "diagnose": 16314,  # what late hosts hide has errors, as an all-reduce waits for the last rank;
     # replicas of several ranks are projected
     "doctor": 1808,
     "explain": 640,  # rows of software that is not modelled are marked
-    "export": 1372,
+    "export": 1372,  # what cannot be sent or written is refused before the work
     "frameworks": 533,  # an observed engine or model is not kept alive
-    "hooks": 4721,  # forwards of DDP wait for buffers
+    "hooks": 4721,  # who waits in init_process_group leaves a mark
     "host": 1605,  # what the processes that ranks have started ask of the cores
     "importers": 10159,
     "pacing": 1590,
@@ -40,8 +40,8 @@ BUDGET = {
     "scenario": 1252,  # fields without effect are told, of failures, prices and repairs too
     "simulate": 8454,  # an algorithm without effect is told; links are fitted to messages, too
     "statistics": 756,
-    "trace": 5900,  # attempts without a trace are told
-    "watch": 1693,  # what ranks report of their pacing is read here, for cli too
+    "trace": 5900,  # marks of who waits to join are a run's
+    "watch": 1693,  # parts of a step that it has not are not named
     "workers": 279,
 }
 WHOLE = 76_241
