@@ -4,6 +4,8 @@ import errno
 import json
 import os
 import signal
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -13,43 +15,49 @@ from evenstep.cli.main import SYSTEM_ERRORS, exit_code_of, main
 from evenstep.errors import UsageError
 from evenstep.trace.spool.folder import RunFolder
 
+#: Alone in its process: another thread there might take a signal that is awaited.
+ALONE = """
+import json, os, signal, sys
+from evenstep.cli import child
 
-def ended(script, signals=None, on_exit=lambda: None):
-    told = [] if signals is None else signals
-    return child.run(["sh", "-c", script], os.environ, told.append, on_exit)
+def look():
+    seen.append(os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT).si_status)
+
+seen, signals, before = [], [], signal.pthread_sigmask(signal.SIG_BLOCK, [])
+environ = json.loads(sys.argv[2])
+code = child.run(["/bin/sh", "-c", sys.argv[1]], environ, signals.append, look)
+same = signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+print(json.dumps([code, signals, seen, same]))
+"""
+
+
+def ended(script, environ=None):
+    """The exit code, the signals that were told, what was seen at the end, whether all signals
+    are blocked as before."""
+    arguments = [script, json.dumps(dict(os.environ) if environ is None else environ)]
+    alone = [sys.executable, "-c", ALONE, *arguments]
+    return json.loads(subprocess.check_output(alone, timeout=60))
 
 
 @pytest.mark.parametrize(
     ("script", "code"), [("exit 0", 0), ("exit 3", 3), ("kill -TERM $$", 128 + signal.SIGTERM)]
 )
 def test_a_command_ends_as_its_child_does(script, code):
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    assert ended(script) == code
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+    assert ended(script)[::3] == [code, True]
 
 
 def test_a_signal_of_another_process_is_told_and_forwarded():
-    signals = []
     script = "trap 'exit 7' USR1; kill -USR1 $PPID; while true; do sleep 0.01; done"
-    assert ended(script, signals) == 7
-    assert signals == [signal.SIGUSR1]
+    assert ended(script)[:2] == [7, [signal.SIGUSR1]]
 
 
 def test_what_runs_at_the_end_sees_the_child_once():
-    seen = []
-
-    def look():
-        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        seen.append(found.si_status)
-
-    assert ended("exit 5", on_exit=look) == 5
-    assert seen == [5]
+    assert ended("exit 5")[2] == [5]
 
 
 def test_a_child_has_its_own_environment_and_the_default_of_a_closed_pipe():
     script = 'test "$ONLY" = it && test -z "$HOME" && kill -PIPE $$'
-    code = child.run(["/bin/sh", "-c", script], {"ONLY": "it"}, lambda _: None)
-    assert code == 128 + signal.SIGPIPE
+    assert ended(script, {"ONLY": "it"})[0] == 128 + signal.SIGPIPE
 
 
 def test_what_cannot_run_is_said_with_the_code_of_a_shell(tmp_path, monkeypatch, capsys):
