@@ -108,3 +108,18 @@ def test_ranks_of_another_node_may_record_in_another_folder(tmp_path, nodes, abs
     for rank in range(3):
         mark(run, rank, nodes=nodes)
     assert meeting(run.meeting()) == (f"ranks 0-2 of 4 wait in init_process_group; rank 3 {absent}")
+
+
+def test_a_launcher_leaves_no_mark_of_its_ended_ranks_which_others_could_not_tell_from_waiting(
+    tmp_path,
+):
+    run = RunFolder(tmp_path)
+    mark(run, 0)
+    mark(run, 1, pid=NOBODY)
+    mark(run, 2, hostname="elsewhere", pid=NOBODY)
+    launcher = deaths.RankExits(run, print)
+    launcher.start()
+    launcher.finish()
+    assert sorted(path.name for path in run.files()) == [
+        run.joining_path(0).name, run.joining_path(2).name
+    ]  # fmt: skip

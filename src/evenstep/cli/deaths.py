@@ -129,6 +129,7 @@ class RankExits:
             self._report_meeting()
         self._discover()
         self._record_exits(0)
+        self._folder.forget_ended()
         for rank in self._missed:
             found = collectable(rank.path) if rank.attempt >= self._first else None
             if found and not (found.closed or found.ended):

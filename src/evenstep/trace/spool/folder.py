@@ -105,6 +105,15 @@ class RunFolder:
         absent = [rank for rank in range(world) if f"rank-{rank:05d}" not in come]
         return Meeting(last, world, nodes, waiting, absent)
 
+    def forget_ended(self) -> None:
+        """Remove the marks of ranks of this host that ended inside `init_process_group`: on other
+        hosts nobody can tell that they have."""
+        for path in self.path.glob("rank-*.joining"):
+            with suppress(TraceError, OSError):
+                mark = read_facts(path)
+                if is_here(mark) and not lives(mark):
+                    path.unlink(missing_ok=True)
+
     def attempts(self) -> list[int]:
         """Numbers of the attempts that have a folder, ascending."""
         names = (entry.name for entry in self.path.glob("attempt-*"))
