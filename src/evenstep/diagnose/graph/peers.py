@@ -8,6 +8,7 @@ comes back, then sends a new one: there a row ends one and begins another.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import NamedTuple
 
 import numpy as np
@@ -139,12 +140,18 @@ def replicas(graph: Graph) -> tuple[Array, Array]:
     reach = np.where(table.message, 0, largest_of(lane, link, count, least=0) - first)
     pair = np.unique((reach[link] * lanes + first[link]) * lanes + lane)
     far, *ends = np.unravel_index(pair, (lanes, lanes, lanes))
-    joined = []
-    for most in np.unique(far):
-        near, edges = far <= most, np.stack(ends)[:, far <= most]
-        joined.append(connected_components(coo_array((near[near], edges), shape=(lanes,) * 2)))
-    nearer = [member for components, member in joined if components > joined[-1][0]]
-    unit = nearer[-1] if nearer else np.arange(lanes)
+    reaches = np.unique(far)
+
+    def joined(most: int) -> tuple[int, Array]:
+        near = far <= most
+        edges = (near[near], np.stack(ends)[:, near])
+        return connected_components(coo_array(edges, shape=(lanes,) * 2))  # type: ignore[no-any-return]
+
+    unit = np.arange(lanes)
+    if len(reaches):
+        fewest, _ = joined(reaches[-1])
+        all_are = bisect_left(reaches, True, key=lambda most: joined(most)[0] == fewest)
+        unit = joined(reaches[all_are - 1])[1] if all_are else unit
     wide = np.zeros(count, bool)
     wide[link[unit[lane] != unit[first[link]]]] = True
     return unit, wide & ~table.message
