@@ -11,6 +11,7 @@ import time
 import pytest
 
 from evenstep.cli import deaths
+from evenstep.cli.main import main
 from evenstep.trace.spool.folder import RunFolder, started_ticks
 from evenstep.trace.spool.identity import Identity
 from evenstep.watch.frame import frame
@@ -123,3 +124,12 @@ def test_a_launcher_leaves_no_mark_of_its_ended_ranks_which_others_could_not_tel
     assert sorted(path.name for path in run.files()) == [
         run.joining_path(0).name, run.joining_path(2).name
     ]  # fmt: skip
+
+
+def test_of_ranks_that_ended_in_the_call_watch_says_that_none_has_started(tmp_path, capsys):
+    mark(RunFolder(tmp_path), 0, pid=NOBODY)
+    assert main(["watch", "--once", str(tmp_path)]) == 2
+    assert "no rank has started" in capsys.readouterr().err
+    mark(RunFolder(tmp_path), 0)
+    assert main(["watch", "--once", str(tmp_path)]) == 0
+    assert "rank 0 of 4 waits in init_process_group" in " ".join(capsys.readouterr().out.split())

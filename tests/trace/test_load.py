@@ -137,7 +137,7 @@ def test_an_unreadable_run_json_is_named_and_the_headers_are_used(run, text):
 
 
 def test_a_folder_without_spools_is_one_sentence(tmp_path):
-    with pytest.raises(TraceError, match=r"no rank has attached yet: there is no rank-\*.spool"):
+    with pytest.raises(TraceError, match=r"no rank has attached: there is no rank-\*.spool"):
         load(tmp_path)
 
 

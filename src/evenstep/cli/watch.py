@@ -17,7 +17,7 @@ from evenstep.cli.terminal import say, until_interrupted
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.errors import TraceError, UsageError, refuse_as
 from evenstep.report.terminal.style import wants_color
-from evenstep.trace.spool.folder import is_closed, is_gone, read_facts
+from evenstep.trace.spool.folder import RunFolder, is_closed, is_gone, read_facts
 from evenstep.trace.spool.identity import hostname
 from evenstep.watch.findings import Journal, live_findings
 from evenstep.watch.frame import Frame, LiveFinding, frame
@@ -42,8 +42,8 @@ def main(args: argparse.Namespace) -> int:
     first = next(path.glob("attempt-*/rank-*.spool"), path)
     if closed := [each for each in (path, *path.glob("attempt-*"), first) if is_closed(each)]:
         raise TraceError(f"no permission to read {closed[0]}")
-    started = ("attempt-*/rank-*.spool", "live/node-*.bin", "rank-*.joining")
-    if args.once and not any(any(path.glob(place)) for place in started):
+    started = any(any(path.glob(at)) for at in ("attempt-*/rank-*.spool", "live/node-*.bin"))
+    if args.once and not started and RunFolder(path).meeting() is None:
         raise TraceError(f"no rank has started in {path}; without --once, watch waits for ranks")
     with until_interrupted():
         _watch(args, path)

@@ -129,7 +129,7 @@ def read_spools(root: Path, attempt: int | None) -> Spools:
     limits += [f"left out: {error}" for error in found if isinstance(error, TraceError)]
     usable = [item for item in found if not isinstance(item, TraceError)]
     if not usable:
-        reasons = "; ".join(limits) or "no rank has attached yet: there is no rank-*.spool in it"
+        reasons = "; ".join(limits) or "no rank has attached: there is no rank-*.spool in it"
         raise TraceError(f"nothing to read in {root}: {reasons}")
     contents = [item.contents if isinstance(item, Survey) else item for item in usable]
     kept = _one_run(contents, limits)
