@@ -17,7 +17,7 @@ from evenstep.trace.spool.identity import Identity
 from evenstep.watch.frame import frame
 from evenstep.watch.run import LiveRun
 from evenstep.words import meeting
-from tests.stacks.conftest import environ
+from tests.environment import plain
 
 NOBODY = 2**22 + 1  # above the largest process id there can be (proc(5), pid_max)
 PATIENCE_S = 120.0
@@ -41,6 +41,7 @@ def mark(run, rank, **other):
 
 
 def test_a_launcher_and_watch_tell_who_has_not_come_while_the_others_wait(tmp_path, monkeypatch):
+    pytest.importorskip("torch")
     monkeypatch.setattr(deaths, "MEETING_S", 0.0)
     job, go, folder = tmp_path / "late.py", tmp_path / "go", tmp_path / "run"
     job.write_text(LATE)
@@ -48,7 +49,8 @@ def test_a_launcher_and_watch_tell_who_has_not_come_while_the_others_wait(tmp_pa
     command += ["torch.distributed.run", "--nproc-per-node", "3", job, go, folder]
     said = []
     run, watch = LiveRun(folder), deaths.RankExits(RunFolder(folder), said.append)
-    done = subprocess.Popen(command, env=environ())
+    path = os.pathsep.join(sys.path)
+    done = subprocess.Popen(command, env=plain(PYTHONPATH=path, EVENSTEP_VERDICT="0"))
     deadline = time.monotonic() + PATIENCE_S
     while not (said and "0 and 1" in said[-1]) and time.monotonic() < deadline:
         watch._report_meeting()
