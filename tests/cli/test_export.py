@@ -3,6 +3,7 @@
 import functools
 import json
 import re
+import shutil
 import signal
 from urllib.request import urlopen
 
@@ -46,6 +47,19 @@ def test_several_formats_are_written_at_once(export, tmp_path):
     assert len(names) == 5
     assert "bytes each" in err
     assert not re.search(r"\de[+-]\d", err)
+
+
+def test_files_of_a_run_that_are_no_spools_are_named(run, tmp_path, capsys):
+    broken = tmp_path / "run"
+    shutil.copytree(run, broken)
+    (broken / "attempt-000" / "rank-00001.spool").write_text("something else")
+    for command in (
+        ["export", broken, "--perfetto", tmp_path / "a.pftrace"],
+        ["compare", run, broken],
+    ):
+        main([str(word) for word in command])
+        assert "3 of 4 ranks" in (told := capsys.readouterr().err)
+        assert "rank-00001.spool is not a spool" in told
 
 
 def test_the_timeline_shows_who_was_waited_for(export, tmp_path):

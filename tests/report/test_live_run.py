@@ -510,3 +510,13 @@ def test_ranks_that_start_while_a_run_is_read_are_not_missing(told, run, watched
         LiveRank(run, other).steps(40).ends()
     told.still.renew(watched.run)
     assert told.still.notes == []
+
+
+def test_a_file_that_is_no_spool_is_told_unless_its_rank_is_just_starting(watched, run):
+    ranks = [LiveRank(run, rank) for rank in range(3)]
+    spool = ranks[2].spool.path
+    spool.write_bytes(bytes(8192))
+    assert not watched.look().findings
+    spool.write_text("something else")
+    (finding,) = watched.look().findings
+    assert finding.text.startswith(f"left out: {spool} is not a spool")

@@ -92,6 +92,13 @@ def test_a_foreign_file_is_left_out_by_name_and_the_others_are_used(run):
     assert any("rank-00000.spool is not a spool" in limit for limit in trace.limits)
 
 
+def test_a_rank_whose_spool_cannot_be_read_is_not_told_to_have_left_none(run):
+    spool(run, 0).write_text("something else")
+    spool(run, 1).unlink()
+    told = [limit for limit in load(run).limits if "left" in limit]
+    assert [limit[:18] for limit in told] == ["left out: " + str(run)[:8], "rank 1 of 3 left n"]
+
+
 def test_another_layout_version_is_left_out_by_name(run):
     data = spool(run, 2).read_bytes()
     spool(run, 2).write_bytes(data[:8] + b"\x07" + data[9:])

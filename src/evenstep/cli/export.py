@@ -54,6 +54,7 @@ def main(args: argparse.Namespace) -> int:
         if (url := getattr(args, name)) is not None:
             check_url(url, f"--{name}")
     (trace, read_s), scrub = traces.read_timed(args.run), None
+    traces.tell_unread(trace)
     if args.steps is not None:
         held_steps(trace, args.steps)  # before the diagnosis, too
     if args.anonymise:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evenstep.cli import progress
+from evenstep.cli.terminal import say
 from evenstep.trace.spool.folder import RUNS, RunFolder
 
 if TYPE_CHECKING:
@@ -19,9 +20,19 @@ TO_READING = 2.0  # time of a diagnosis or a fit to that of reading: 1 to 5 for 
 
 
 def read(path: Path) -> Trace:
-    """Read the trace at a path, with other attempts of its run. Raises `TraceError` if there is
-    none, `UsageError` if several."""
-    return read_timed(path)[0]
+    """Read the trace at a path, with other attempts of its run, and say what of it was not read.
+    Raises `TraceError` if there is none, `UsageError` if several."""
+    trace = read_timed(path)[0]
+    tell_unread(trace)
+    return trace
+
+
+def tell_unread(trace: Trace) -> None:
+    """Print what of a run was not read, for commands that do not list what a trace cannot tell."""
+    from evenstep.diagnose.sentences import partial
+
+    if told := partial({"ranks": len(trace.ranks), "world": trace.world}, trace.limits):
+        say(told)
 
 
 def read_timed(path: Path) -> tuple[Trace, float]:

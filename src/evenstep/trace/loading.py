@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from evenstep.trace.ranks import parse_ranks
 from evenstep.trace.reader import RECORD, SpoolContents, in_windows
 from evenstep.trace.repetition import with_shared_steps, with_steps
 from evenstep.trace.spool import layout
+from evenstep.trace.spool.folder import spool_name
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.spooled import EVENT_COLUMNS, OnDisk, RankRows, Spooled, empty
 from evenstep.trace.spools import LARGE_RECORDS, Spools, Survey, read_spools, survey
@@ -84,7 +85,7 @@ def _assemble(spools: Spools) -> Trace:
         limits=spools.limits,
     )
     damaged = [f"read in part: {item.damage}" for item in contents if item.damage]
-    trace.limits += _missing(trace) + damaged
+    trace.limits += _missing(trace, spools.unread) + damaged
     trace.limits += shifts_in_words(shifts)
     return trace
 
@@ -138,8 +139,9 @@ def _left_on_disk(
     return (table, shifts) if len(table) > LARGE_RECORDS else renumber(table.in_memory())
 
 
-def _missing(trace: Trace) -> list[str]:
-    if not (missing := trace.missing_ranks):
+def _missing(trace: Trace, unread: Collection[str]) -> list[str]:
+    missing = [rank for rank in trace.missing_ranks if spool_name(rank) not in unread]
+    if not missing:
         return []
     shown = ", ".join(str(rank) for rank in missing[:8]) + (" …" if len(missing) > 8 else "")
     word = "rank" if len(missing) == 1 else "ranks"

@@ -31,6 +31,7 @@ SUMMARY = _pad(summary.SUMMARY_FIELDS, layout.SUMMARY_BYTES)
 TIMES = ("enter_ns", "exit_ns", "device_enter_ns", "device_exit_ns")
 LONGEST_NS = 100 * 86_400 * 10**9  # a time farther from a ring's median time is damage
 CHUNK = 16_384  # records read at a time: as many as the processor's cache holds
+_NAME = layout.MAGIC[:7].decode()
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 _IN_STEPS = [int(layout.Kind[n]) for n in ("STEP", "PHASE", "COLLECTIVE", "POINT_TO_POINT")]
 SUMMARY_STRETCH = 64  # summaries examined together to find the last one written
@@ -150,16 +151,8 @@ def open_spool(place: Path | Extent) -> tuple[SpoolContents, Ring]:
     """Read a spool except its records; the ring reads those. Raises like `read_spool`."""
     extent = place if isinstance(place, Extent) else Extent(place)
     path, data = extent.path, _bytes_of(extent)
-    header = spool_header(path, bytes(data[: layout.PAGE_BYTES]))
-    (_, _, _, _, _, ring, capacity, first_summary, summaries, tables, tables_bytes, length) = header
-    try:
-        start = layout.HEADER_TEXT_OFFSET
-        identity = json.loads(bytes(data[start : start + length]))
-        for number in (identity["rank"], identity.get("world", 1)):
-            if type(number) is not int or not 0 <= number <= MOST_RANKS:
-                raise ValueError(f"{number!r} is not a number of ranks")
-    except _DAMAGE as error:
-        raise SpoolError(f"{path}: the identity at byte {start} is damaged") from error
+    identity, regions = spool_header(path, bytes(data[: layout.PAGE_BYTES]))
+    ring, capacity, first_summary, summaries, tables, tables_bytes = regions
     contents = SpoolContents(path, identity, np.empty(0, RECORD), np.empty(0, SUMMARY))
     end = ring + capacity * layout.RECORD_BYTES
     if len(data) < end:
@@ -180,10 +173,11 @@ def _bytes_of(extent: Extent) -> Array:
         return np.memmap(extent.file, np.uint8, "r", extent.offset)[: extent.size]
 
 
-def spool_header(path: Path, head: bytes) -> tuple[Any, ...]:
-    """The fields of a header page; raises like `read_spool`."""
+def spool_header(path: Path, head: bytes) -> tuple[dict[str, Any], tuple[int, ...]]:
+    """The identity in a header page, and the start and size of its ring (records), its summaries
+    (records) and its tables (bytes); raises like `read_spool`."""
     if head[: len(layout.MAGIC)] != layout.MAGIC[: len(head)]:
-        raise SpoolError(f"{path} is not a spool: it does not begin with {layout.MAGIC[:7]!r}")
+        raise SpoolError(f"{path} is not a spool: it does not begin with {_NAME}")
     if len(head) < layout.PAGE_BYTES:
         raise SpoolError(f"{path} is cut short within its header: all that it recorded is lost")
     header: tuple[Any, ...] = layout.HEADER.unpack_from(head)
@@ -192,13 +186,22 @@ def spool_header(path: Path, head: bytes) -> tuple[Any, ...]:
             f"{path} has record layout {header[1]}, this evenstep reads layout {layout.VERSION}; "
             "read it with the version that wrote it"
         )
-    _, _, page, _, summary_bytes, ring, _, first, summaries, tables, tables_bytes, _ = header
+    _, _, page, _, summary_bytes, *regions, length = header
+    ring, _, first, summaries, tables, tables_bytes = regions
     # Every region begins where the one before ends: a flipped bit in any of these fields shows.
     ends = (tables + tables_bytes, first + summaries * layout.SUMMARY_BYTES)
     sizes = (page, tables, summary_bytes)
     if (first, ring) != ends or sizes != (layout.PAGE_BYTES,) * 2 + (layout.SUMMARY_BYTES,):
         raise SpoolError(f"{path}: the header is damaged: its regions do not meet")
-    return header
+    start = layout.HEADER_TEXT_OFFSET
+    try:
+        identity = json.loads(head[start : start + length])
+        for number in (identity["rank"], identity.get("world", 1)):
+            if type(number) is not int or not 0 <= number <= MOST_RANKS:
+                raise ValueError(f"{number} is not a number of ranks")
+    except _DAMAGE as error:
+        raise SpoolError(f"{path}: the identity at byte {start} is damaged") from error
+    return identity, tuple(regions)
 
 
 def timely(contents: SpoolContents, times: Mapping[str, Array]) -> Array:

@@ -6,6 +6,7 @@ kinds.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -107,6 +108,7 @@ class Spools:
     run: dict[str, Any]  # contents of run.json
     attempt: int
     limits: list[str]
+    unread: Collection[str]  # names of files that are left out
 
 
 def read_spools(root: Path, attempt: int | None) -> Spools:
@@ -126,7 +128,9 @@ def read_spools(root: Path, attempt: int | None) -> Spools:
     for file, item in zip(files, (iterate_on_cores if large else map)(read, files), strict=True):
         found.append(item)
         report_file(file.path, file.size, read=True)
-    limits += [f"left out: {error}" for error in found if isinstance(error, TraceError)]
+    both = zip(files, found, strict=True)
+    unread = {file.path.name: error for file, error in both if isinstance(error, TraceError)}
+    limits += [f"left out: {error}" for error in unread.values()]
     usable = [item for item in found if not isinstance(item, TraceError)]
     if not usable:
         reasons = "; ".join(limits) or "no rank has attached: there is no rank-*.spool in it"
@@ -135,7 +139,7 @@ def read_spools(root: Path, attempt: int | None) -> Spools:
     kept = _one_run(contents, limits)
     surveys = [item for at in kept if isinstance(item := usable[at], Survey)]
     contents = [contents[at] for at in kept]
-    return Spools(contents, surveys, _run_json(root, limits), number, limits)
+    return Spools(contents, surveys, _run_json(root, limits), number, limits, unread)
 
 
 def _capacity(place: Extent) -> int:

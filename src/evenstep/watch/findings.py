@@ -29,6 +29,10 @@ KEPT = 5  # past findings that are still shown
 def live_findings(run: FollowedRun) -> list[LiveFinding]:
     window = run.window
     found = [*_died(run.states), *_silent(run.states), *_failed_ranks(run.states)]
+    if run.unread:
+        first, *others = run.unread
+        more = f"; and {plural(len(others), 'more file')}" if others else ""
+        found.append(LiveFinding("agent", (), None, f"left out: {printable(first)}{more}"))
     if run.lost_nodes:
         first, *others = sorted(run.lost_nodes)
         nodes = printable(first) + (f" and {len(others)} more" if others else "")

@@ -58,6 +58,7 @@ class FollowedRun:
     window: RankWindow = field(default_factory=lambda: rank_window({}))  # latest steps by rank
     steps: StepTable = NO_STEPS  # the latest steps
     request: Mapping[str, Any] = field(default_factory=dict)  # the last of `evenstep ctl`
+    unread: Sequence[str] = ()  # why files are no spools, in words
     lost_nodes: Mapping[str, float] = field(default_factory=dict)  # age of their summaries (s)
     meeting: Meeting | None = None  # of ranks that have not attached yet
 
@@ -134,6 +135,7 @@ class LiveRun(FollowedRun):
             del self._tails[name]
         known = sorted(self._known.values(), key=lambda one: one.seen.rank)
         self.states = [one.seen for one in known]
+        self.unread = [tail.damage for tail in self._tails.values() if tail.damage]
         self.world = max((int(one.tail.identity.get("world", 1)) for one in known), default=0)
         latest = {one.seen.rank: one for one in known if len(one.tail.steps)}
         steps = {rank: one.tail.steps for rank, one in latest.items()}

@@ -60,6 +60,7 @@ class SpoolTail:
     def _reset(self) -> None:
         """Start again: the file is new, or another file has replaced it."""
         self.identity: dict[str, Any] = {}  # empty until the header has been written
+        self.damage = ""  # why the file is no spool, in words
         self.facts: dict[str, Any] = {}
         self.steps: Array = np.empty(0, LIVE)  # the latest, at most KEPT_STEPS, oldest first
         self.steps_seen = 0  # number of the last summary read
@@ -93,14 +94,12 @@ class SpoolTail:
         return self._read_steps(file)
 
     def _open_header(self, page: bytes) -> bool:
-        start = layout.HEADER_TEXT_OFFSET
         try:
-            *_, ring, ring_slots, first, slots, tables, size, length = spool_header(self.path, page)
-            identity = json.loads(page[start : start + length])
-            self.identity = {**identity, "rank": int(identity["rank"])}
-        except (TraceError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            self.identity, regions = spool_header(self.path, page)
+        except TraceError as error:
+            self.damage = str(error) if any(page[: len(layout.MAGIC)]) else ""
             return False
-        self._ring_at, self._ring_slots = ring, ring_slots
+        self._ring_at, self._ring_slots, first, slots, tables, size = regions
         self._summaries_at, self._slots = first, level_slots(slots)[0][1]
         self._table_at, self._table_end = tables, tables + size
         return True

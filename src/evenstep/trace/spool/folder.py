@@ -56,7 +56,7 @@ class RunFolder:
         return self.path / "run.json"
 
     def spool_path(self, attempt: int, rank: int) -> Path:
-        return self.path / f"attempt-{attempt:03d}" / f"rank-{rank:05d}.spool"
+        return self.path / f"attempt-{attempt:03d}" / spool_name(rank)
 
     def spools(self, attempt: int) -> list[Path]:
         """The spools of an attempt that exist."""
@@ -178,6 +178,10 @@ class RunFolder:
             *("run.json", "rank-*.joining", "live/window.json", "live.json", "control.json"),
         )
         return [file for place in places for file in self.path.glob(place)]
+
+
+def spool_name(rank: int) -> str:
+    return f"rank-{rank:05d}.spool"
 
 
 def is_closed(path: Path) -> bool:
