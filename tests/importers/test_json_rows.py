@@ -42,6 +42,7 @@ from evenstep.importers.json_rows import MOST_AROUND, rows
         ({"steps": {"rank4": {"time": 1}}}, [{"rank": 4, "time": 1}]),  # it says what it is
         ({"step": 1, "steps": {"4": {"time": 1}}}, [{"step": 1, "rank": 4, "time": 1}]),
         ({"other": {"4": {"time": 1}}}, [{"rank": 4, "time": 1}]),
+        ({"step_time": {"by_rank": {"4": {"ms": 1}}}}, [{"rank": 4, "ms": 1}]),  # the nearest name
         # columns of a table as objects by row, as pandas writes them
         ({"step": {"0": 5, "1": 6}, "time_s": {"0": 0.5, "1": 0.6}},
          [{"step": 5, "time_s": 0.5}, {"step": 6, "time_s": 0.6}]),

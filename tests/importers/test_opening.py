@@ -194,6 +194,7 @@ def test_beside_profiles_a_log_of_steps_is_no_other_run(ranks):
          "a log of DeepSpeed's communication, without ranks and steps"),
         ("trainer_state.json", b'{"log_history": [{"step": 1, "loss": 2.0}]}', "the Hugging Face"),
         ("m.csv", b"rank,step,busy\n0,1,2\n", r"a table \(rank, step, busy\) without a column"),
+        ("m.csv", b"rank,forward_ms\n0,2\n", "of steps or times: name it, for example, step;"),
         ("a.json", b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "git lfs pull"),
         ("a.log.gz", gzip.compress(gzip.compress(b"step 1", mtime=0), mtime=0),
          "or twice: unpack it"),

@@ -336,6 +336,27 @@ def test_any_text_among_the_lines_gives_a_trace_or_a_sentence(tmp_path_factory, 
         open_trace([path])
 
 
+def test_losses_of_mlperf_by_samples_are_steps_between_two_lines(opened):
+    text = mllog(1, "global_batch_size", 32) + "".join(
+        mllog(10 + 33 * at, "train_loss", 9.5, samples_count=1024 * at, lr=3e-6) for at in range(3)
+    )
+    trace = opened(text)
+    assert seconds_of_steps(trace) == {(0, 32): 33 / 32, (0, 64): 33 / 32}
+    iterations = MEGATRON.replace("1000.0", "500.0")  # which tell more
+    assert seconds_of_steps(opened(text + iterations)) == {(0, 10): 0.5, (0, 20): 1.2}
+    assert seconds_of_steps(opened(iterations + text)) == {(0, 10): 0.5, (0, 20): 1.2}
+
+
+def test_samples_so_far_that_mlperf_calls_a_step_are_samples(opened):
+    """Of NVIDIA's and AMD's language models: 384 samples in 200 s, 8 of them a step."""
+    text = mllog(1, "global_batch_size", 8) + mllog(2, "run_start") + "".join(
+        mllog(2 + 240 * at, "tracked_stats", {"throughput": 1.92}, step=384 * at) for at in (1, 2)
+    )  # fmt: skip
+    trace = opened(text)
+    assert seconds_of_steps(trace) == pytest.approx({(0, 48): 8 / 1.92, (0, 96): 8 / 1.92})
+    assert any("mean of about 48 steps" in limit for limit in trace.limits)
+
+
 def test_a_step_of_mlperf_is_counted_in_samples_where_it_has_no_number(opened):
     text = mllog(1, "global_batch_size", None) + mllog(1, "global_batch_size", 48)
     text += mllog(2, "seed", 7)
@@ -470,11 +491,30 @@ OF_RANK = "".join(
     "'total_time': '0.777'}\n"
     for at, took in ((32750, 0.304), (32800, 0.404))
 )  # fmt: skip
+MARIAN = "".join(
+    f"[2021-03-02 10:2{at}:46] Ep. 1 : Up. {at},000 : Sen. 120,434 : Cost 7.87 * 2,534,123 @ 2,534 "
+    f"after 2,534,123 : Time {took}s : 14419.09 words/s : gNorm 1.2\n"
+    for at, took in ((1, 172.8), (2, 154.93), (3, 155.3))
+)  # fmt: skip
+DARKNET = "".join(
+    f" {at}: 0.660188, 0.689227 avg loss, 0.000839 rate, {took} seconds, 61248 images\n"
+    f"Loaded: 0.000047 seconds\n"
+    for at, took in ((957, 3.315456), (958, 3.415456))
+)  # fmt: skip
+SLIME = "".join(
+    f"(MegatronTrainRayActor pid=7) [2025-09-26 16:15:{at}9] train_metric.py:50 - perf {at}: "
+    f"{{'perf/train_wait_time': 0.9, 'perf/step_time': {took}, 'perf/wait_time_ratio': 0.96}}\n"
+    f"(TrainRayActor pid=7) [2025-09-26 16:15:{at}9] model.py:8 - step {at}: {{'loss': 1}}\n"
+    for at, took in ((1, 43.875), (2, 42.875))
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("text", "kind", "steps"),
     [
+        (MARIAN, "Marian", {2000: 0.15493, 3000: 0.1553}),  # marian-nmt/marian-dev#36
+        (DARKNET, "Darknet", {957: 3.315456, 958: 3.415456}),  # AlexeyAB/darknet#4813
+        (SLIME, "slime", {1: 43.875, 2: 42.875}),
         (DETECTION, "Paddle", {187: 0.1664, 188: 0.1876}),  # PaddlePaddle/PaddleX#2884
         (DINO, "torchvision", {3270: 1.168, 3280: 1.158}),  # facebookresearch/dinov2#307
         (RETURNN, "durations by name", {37: 3.169, 38: 3.501}),  # rwth-i6/returnn#1485
@@ -644,6 +684,10 @@ def test_a_bar_shown_again_at_its_end_is_no_further_epoch(opened, between):
          "a monitor of devices"),
         ('[{"name": "process_name", "pid": 5, "ph": "M", "args": {"name": "Ascend Hardware"}}]\n',
          "a trace of the Ascend profiler.*give the step_trace_time.csv"),
+        # NVIDIA/nccl#1973; a pointer in it is no JSON
+        ('[\n{"name": "Group API", "cat": "GROUP_API", "ph": "b", "id": 0, "ts": 59338.3},\n'
+         '{"name": "AllReduce", "cat": "COLL_API", "ph": "b", "args": {"Stream": 0x565e}},\n{}]\n',
+         "a dump of NCCL's example of a profiler.*NCCL Inspector"),
         ("Not all ranks joining collective: sequence number: 31\nmissing ranks: {3}\n",
          "an analysis of flight recorders"),
         # apache/mxnet#5422
@@ -1187,13 +1231,31 @@ def test_lines_of_no_samples_number_no_step(opened):
         opened(text.format(took=0.0))
 
 
-@pytest.mark.parametrize("tag", ["- train, rank: {}, epoch: 0,", "Node[{}]"])
+@pytest.mark.parametrize(
+    "tag",
+    ["- train, rank: {}, epoch: 0,", "Node[{}]", "INFO [train.py:529] ({}/4) Epoch 11,"],  # icefall
+)
 def test_a_rank_in_the_words_of_a_line_is_whose_it_is(opened, tag):
     text = "".join(
         f"2024-08-12 23:01:{at:02d},941 {tag.format(rank)} step: {at}, loss: 0.5\n"
         for at in range(1, 5) for rank in (1, 3)
     )  # fmt: skip
     assert set(opened(text).ranks) == {1, 3}
+
+
+def test_ranks_of_dlrm_have_steps_of_their_own(opened):
+    """intel/e2eAIOK: Intel MPI prints the rank before each line, docker compose the container."""
+    text = "".join(
+        f"training  | [{rank}] Finished training it {at}/150 of epoch {epoch}, {took}.5 ms/it, "
+        "loss 0.5, accuracy 75.560 %\n"
+        for epoch in (0, 1) for at in (16, 32) for rank, took in ((1, 440), (0, 460))
+    )  # fmt: skip
+    stops = mllog(9, "eval_start") + mllog(11, "eval_stop")  # of MLPerf, which tell no steps here
+    trace = opened(text + stops)
+    ends = {(rank, at): 0.4605 for rank in (0, 1) for at in (16, 32, 166, 182)}  # of the slowest
+    assert seconds_of_steps(trace) == ends
+    assert trace.run["evaluation_s"] == 2.0
+    assert any("mean of about 16 steps" in limit for limit in trace.limits)
 
 
 def test_timers_of_the_first_megatron_are_parts_of_a_rank(opened):

@@ -36,7 +36,8 @@ def _inside(value: Any, around: Row, name: str) -> Iterator[Row]:
     elif _by_rank(value):
         objects = all(isinstance(each, dict) and not _by_rank(each) for each in value.values())
         numbered = objects and all(map(str.isdecimal, value))  # a `rank0` says what it is
-        place = "step" if numbered and _STEP.match(name) and "step" not in around else "rank"
+        steps = numbered and _STEP.match(name.rpartition("/")[2]) and "step" not in around
+        place = "step" if steps else "rank"
         for key, each in value.items():
             number = int(_RANK.fullmatch(key)[1])  # type: ignore[index]
             held = each if isinstance(each, dict | list) else {name or UNNAMED: each}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.importers.content import SourceFile
+from evenstep.importers.steps.step_tables import duration_of
 from evenstep.importers.tables import columns_of, table_file
 from evenstep.trace.spool.files import read_toml
 
@@ -25,8 +26,10 @@ def reason(source: SourceFile) -> str:
     named = columns_of(file, "steps") if file else {}
     if file and (named["rank"] or named["step"]):
         names = ", ".join(name[:40] for name in file.names[:8])
-        lacks = f"is a table ({names}) without a column that is known to be durations"
-        return f"{source.path} {lacks}: name it, for example, step_time_ms"
+        timed = any(map(duration_of, file.names))
+        lacks = "of steps or times" if timed else "that is known to be durations"
+        mend = f"name it, for example, {'step' if timed else 'step_time_ms'}"
+        return f"{source.path} is a table ({names}) without a column {lacks}: {mend}"
     if b"\0" in source.head or not re.search(rb"(?i)\b(?:loss|epoch|train|step|rank)", source.head):
         return ""
     mend = "log these, or give a table with columns rank, step and step_time_ms"

@@ -167,8 +167,7 @@ def recognises(source: SourceFile) -> bool:
 def read(sources: Sequence[SourceFile]) -> Trace:
     """Read all logs as one trace. Raises `TraceError` where they do not tell the calls' groups."""
     draft, told = Draft(), Timeouts()
-    for _ in usable(sources, draft.limits, told.take_all):
-        pass
+    list(usable(sources, draft.limits, told.take_all))
     try:
         told.place()
     except TraceError as error:

@@ -36,15 +36,17 @@ from evenstep.trace.trace import Trace
 NAME = "Kineto trace"
 _MARKS = re.compile(rb'"traceEvents"\s*:|"ph"\s*:\s*"[A-Za-z]"')
 #: In Chrome JSON of other tools: Horovod's timeline, the viewer's copy beside an XPlane profile,
-#: the Ascend profiler's.
-_OTHERS = (b'"NEGOTIATE_', b'"metadata":{"highres-ticks":true}', b'"Ascend Hardware"')
+#: the Ascend profiler's, and that of NCCL's example of a profiler.
+_OTHERS = re.compile(
+    rb'"NEGOTIATE_|"metadata":{"highres-ticks":true}|"Ascend Hardware"|"cat": "GROUP'
+)
 _PREAMBLE = (b'"schemaVersion"', b'"deviceProperties"')  # may fill the head before any event
 
 
 def recognises(source: SourceFile) -> bool:
     """Whether a file is Chrome JSON."""
     head = source.head.lstrip(b"\xef\xbb\xbf \t\r\n")
-    if head[:1] not in (b"{", b"[") or any(mark in head for mark in _OTHERS):
+    if head[:1] not in (b"{", b"[") or _OTHERS.search(head):
         return False
     return _MARKS.search(head) is not None or all(mark in head for mark in _PREAMBLE)
 

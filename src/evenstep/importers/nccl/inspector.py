@@ -94,9 +94,8 @@ def _read_file(log: _Log, source: SourceFile) -> list[str]:
     if not right:
         shown = "; ".join(complaints) or "it is empty"
         raise TraceError(f"{source.path} has no record of NCCL Inspector ({shown})")
-    if not wrong:
-        return []
-    return [f"{source.path}: {wrong} lines were left out ({'; '.join(complaints)})"]
+    said = f"{source.path}: {wrong} lines were left out ({'; '.join(complaints)})"
+    return [said] if wrong else []
 
 
 class _Record(msgspec.Struct):

@@ -43,18 +43,21 @@ _WITH_TIMERS = "Megatron-LM"  # prints the timers of a step after its line
 #: The rank at the beginning of a line (`[rank3]`, `3: `, `[1,3]:`), which may be a task's of srun;
 #: before it goes the tag of a launcher, also after a time stamp: `[default3]:` of torchrun, which
 #: begins with the role of the worker; `[1,3]<stdout>:` and `[3]<stdout>:` of mpirun and horovodrun.
+#: `957: 0.66, ` is a step and a loss of Darknet.
 _RANK = re.compile(
-    r"\s{0,8}(?:\[(?i:rank|default) ?(\d{1,7})\]:?|(\d{1,7}): |\[\d{1,4},(\d{1,7})\]:)"
+    r"\s{0,8}(?:\[(?i:rank|default) ?(\d{1,7})\]:?|(\d{1,7}): (?!\d{1,9}\.\d{1,9}, )"
+    r"|\[\d{1,4},(\d{1,7})\]:)"
 )
 _TAG = re.compile(
     r"\[(?:rank|default|trainer|worker)(\d{1,7})\]:|\[(?:[\w.@-]{1,80},)?(\d{1,7})\]<std\w{3}>:"
 )
-#: The rank in a program's own words, before any launcher's: `[Rank 3]`, `rank: 3,`, `Node[3]`.
+#: The rank in a program's own words, before any launcher's: `[Rank 3]`, `rank: 3,`, `Node[3]`, and
+#: of icefall and DLRM, `[train.py:529] (3/8) Epoch 11`, `[3] Finished training it`.
 _OWN = re.compile(
     r"(?i)[\[(|] ?rank[ =:]{1,2}(\d{1,7})(?:/\d{1,7})? ?[\])|]|\brank[=:] ?(\d{1,7}),"
-    r"|\bNode\[(\d{1,7})\]"
+    r"|\bNode\[(\d{1,7})\]|\] \((\d{1,7})/\d{1,7}\) Epoch |\[(\d{1,7})\] Finished training it "
 )
-_RANK_WORDS = ("rank", "Rank", "RANK", "Node[")
+_RANK_WORDS = ("rank", "Rank", "RANK", "Node[", "] (", "] Finished")
 _TAGGED = 160  # characters before the end of a tag
 #: `2026-05-08 12:00:00,123`, also with slashes, of absl (`I0508 12:00:00.123456`), and at the
 #: beginning of a line or after `Time=` without a year or a day.
@@ -287,15 +290,18 @@ def _mlperf(log: Log, text: str) -> LogLine | None:
             log.spans_s[part] = log.spans_s.get(part, 0.0) + (event.time_ms - begun_ms) / 1e3
     if event.key == "global_batch_size":
         log.samples = _amount(event.value)
-    if event.key != "tracked_stats" or not isinstance(event.value, dict):
+    if event.key not in ("tracked_stats", "train_loss"):
         return None
-    said = {**event.metadata, **event.value}
+    said = {**event.metadata, **(event.value if isinstance(event.value, dict) else {})}
     number, samples, rate = (_amount(said.get(k)) for k in ("step", "samples_count", "throughput"))
     seconds = _amount(said.get("train_step_time", said.get("step_time")))
     if log.samples >= 1:
+        since_s = (event.time_ms - log.open_ms.get("run", np.nan)) / 1e3
+        if number > rate * since_s / log.samples**0.5:  # nearer to the samples so far than to steps
+            samples, number = number, np.nan
         number = round(samples / log.samples) if np.isnan(number) and samples >= 0 else number
         seconds = log.samples / rate if np.isnan(seconds) and rate > 0 else seconds
-    if np.isnan(number + seconds) or number % 1:
+    if np.isnan(number) or number % 1 or (np.isnan(seconds) and event.key == "tracked_stats"):
         return None
     return LogLine(int(number), seconds, event.time_ms / 1e3)
 
@@ -464,8 +470,8 @@ def _take(log: Log, text: str, own: int) -> bool:
     return True
 
 
-_TRUST = dict.fromkeys((*KINDS, "MLPerf"), 5)
-_TRUST |= {"": 0, AFTER: 1, KERAS: 2, **dict.fromkeys(BARS, 2), STAMPED: 3, TOLD: 4}
+_TRUST = dict.fromkeys(KINDS, 6)
+_TRUST |= {"": 0, AFTER: 1, KERAS: 2, **dict.fromkeys(BARS, 2), STAMPED: 3, TOLD: 4, "MLPerf": 5}
 
 
 def _enter(log: Log, rank: int, said: LogLine) -> None:
