@@ -513,6 +513,21 @@ def test_a_message_is_awaited_at_once_unless_the_program_receives_ahead(end, wai
     assert share[:, 0].tolist() == pytest.approx(waits, nan_ok=True)
 
 
+@pytest.mark.parametrize("hidden", [True, False])
+def test_a_message_is_awaited_after_the_work_that_lasts_as_long_whenever_it_comes(hidden):
+    """A ring's turns of 10 ms of work each, and messages that come after 3 to 8, in place of work
+    after them."""
+    random = np.random.default_rng(0)
+    came, work = random.uniform(3, 8, (30, 4)), random.normal(10, 0.1, (30, 4))
+    turns = np.cumsum(work if hidden else came + work, axis=1)
+    enter = 100 * np.arange(30)[:, None] + np.concatenate([0 * turns[:, :1], turns[:, :-1]], axis=1)
+    table = operations([int(Op.SEND)] * 120).with_column("message", np.ones(120, bool))
+    rows = steps_of(enter, enter + came, on_device=np.ones(120, bool))
+    found = infer_waits(rows, table, rows.leave_ns)
+    assert (found.ahead.reshape(30, 4)[:, :3] == 1).all()
+    assert (found.worked.reshape(30, 4)[:, :3] == hidden).all()
+
+
 @pytest.mark.parametrize(("end", "follows"), [(10, True), (9.99, True), (9.9, False)])
 def test_an_operation_that_ends_with_its_gap_runs_on_the_stream_of_compute(end, follows):
     rows, _, found = two(GATHER, REDUCE, (end, 4))

@@ -18,6 +18,7 @@ from evenstep.diagnose.graph.gaps import (
     WHOLE,
     Gaps,
     best_shares,
+    clearly,
     fit_shares,
     gaps_between,
     other_record,
@@ -156,6 +157,7 @@ def usual_shares(rows: Columns, operations: Columns, gaps: Gaps) -> Array:
         waits &= means(received, gaps.kind) <= MOST
     share = np.full((len(waits), FURTHEST), np.nan)
     share[waits & ~went_on[0], 0] = 0.0
+    share[waits & ~went_on[0] & _goes_on(rows, gaps, received), 0] = 1.0
     for ahead in range(1, FURTHEST):
         first, past = np.maximum(gaps.row - 1 - ahead, 0), went_on[ahead - 1][gaps.kind[:-1]]
         gathers = ~(reduces | operations.message)[rows.operation[first]]
@@ -167,6 +169,20 @@ def usual_shares(rows: Columns, operations: Columns, gaps: Gaps) -> Array:
         share[ended], told = np.nan, told | ended
         share[ended, ahead] = part[ended]
     return share
+
+
+def _goes_on(rows: Columns, gaps: Gaps, received: Array) -> Array:
+    """Kinds of gaps after a message (`received`, of each gap) that last as long whenever it comes:
+    what follows its end would vary clearly more than the whole does. (kinds,)."""
+    known = received & np.isfinite(gaps.over[0]) & ~(gaps.opens | gaps.idle)
+    known &= np.isnan(gaps.computed)
+    own = row_numbers(gaps.kind, rows.lane[gaps.row])
+    rest = np.where(known, gaps.lasted - np.maximum(gaps.over[0], 0.0), 0.0)
+    whole, after = (
+        means(np.abs(each - weighted_median(each, known, own)[own]) * known, gaps.kind)
+        for each in (gaps.lasted, rest)
+    )
+    return clearly(whole, after, AT_ONCE_NS)
 
 
 def _most_end_with(gaps: Gaps) -> Iterator[tuple[Array, Array]]:
