@@ -62,6 +62,21 @@ def test_where_others_stall_as_often_at_other_times_it_is_no_incast(worst):
     assert finding.severity == pytest.approx(world.lost_against(calm), rel=0.15)
 
 
+def test_all_to_alls_that_all_are_as_much_too_slow_cross_a_slow_link():
+    """One of 8 nodes with an adapter of 12.5 GB/s each carries a fifth of that, in every call."""
+    calls = ((Op.ALL_TO_ALL, 8_000_000),) * 20
+    world = replace(
+        SMALL, after_backward=calls, fabric=lambda move: move.size_bytes * 7 / 8 / 12.5 * 5,
+        ranks_per_node=1,
+    )  # fmt: skip
+    trace = world.trace()
+    for info in trace.ranks.values():
+        nic = {"name": "eth0", "pci": "0000:04:00.0", "speed_gbps": 100.0}
+        info.facts["locality"] = {"nics": [nic]}
+    first = diagnose(trace).findings[0]
+    assert (first.mode, first.title) == ("bandwidth_bound", "Links below their bandwidth")
+
+
 def test_all_to_alls_that_fill_the_adapters_of_their_nodes_are_none():
     """Each of a node's 8 ranks sends half of its 40 MB to the other node, through 12.5 GB/s."""
     world = World(

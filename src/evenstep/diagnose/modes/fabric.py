@@ -40,7 +40,6 @@ from evenstep.diagnose.measure.transfers import (
     Transfers,
     message_kinds,
     quiet_level,
-    reference,
 )
 from evenstep.diagnose.modes.bound import of_slow_shapes
 from evenstep.diagnose.modes.intervention import Gain, finding_of, gain_of, when
@@ -301,16 +300,10 @@ def _collapse(case: Case, shape: Shape) -> _Collapse | None:
 
 
 def _expected_times(case: Case, shape: Shape) -> tuple[Array, str]:
-    """Time of each transfer without collapse, and its basis: smaller sizes, references, or its own
-    quiet level."""
-    sizes = case.transfers.rows.size_bytes
+    """Time of each transfer without collapse, and its basis: smaller sizes, or its own quiet level.
+    What is above a reference in every call tells slow links alone: packets are lost in some."""
     if (below := _below_the_knee(shape)) is not None:
-        return np.asarray(below.time_ns(sizes)), "its smaller sizes"
-    others = [s for s in case.shapes if s.op not in MANY_TO_ONE and s.nodes == shape.nodes]
-    if (known := reference(case.trace, shape, others)) is not None:
-        time = shape.longest_latency_ns + shape.factor / known.gBps * sizes
-        if shape.floors_ns[-1] > COLLAPSED * time[shape.rows].max():
-            return np.asarray(time), known.source
+        return np.asarray(below.time_ns(case.transfers.rows.size_bytes)), "its smaller sizes"
     return case.transfers.of_kind("quiet_ns"), "their own best"
 
 
