@@ -139,3 +139,63 @@ def test_clocks_of_devices_are_not_told_by_ends_of_all_to_alls(unequal):
     graph = step_grid(unequal).graph
     work = by_step_and_lane(graph, graph.own_ns)[1:-1] / MS
     assert work == pytest.approx(np.array([[7.4, 10.4], [10.4, 7.4]] * 5), abs=0.01)
+
+
+def exchanging(path, slower=lambda step, group: 1):
+    """How long, in µs, 32 steps of eight ranks on two hosts take, written as profiles: in each,
+    four layers compute 2 ms and exchange, in groups of four on both hosts, other amounts, of which
+    a device's part takes .25 to 1.5 ms, or as many times that; as the final all-reduce does."""
+    random, ranks, now = np.random.default_rng(0), range(8), np.zeros(8)
+    profiles = [Profile(rank, 8) for rank in ranks]
+    for step in range(32):
+        begun, launched = now.max() + 200, now.max() + 5
+        now[:] = begun
+        done = []
+        for _ in range(4):
+            worked = now + 2_000 * random.normal(1, 0.01, 8)
+            elements, entered = random.integers(2_500, 15_000, 8), np.zeros(8)
+            for group in (0, 1):
+                entered[group::2] = worked[group::2].max()
+                took = elements[group::2] / 10 * slower(step, group) * random.normal(1, 0.01)
+                now[group::2] = entered[group::2] + took
+            done.append((worked, elements, now.copy()))
+        update = now.max() + 1_000 + 500 * slower(step, None)
+        for rank, profile in enumerate(profiles):
+            profile.header["host_name"] = f"gpu{rank // 4}"
+            call, free = launched, begun
+            for worked, elements, over in done:
+                call += 20
+                profile.kernel("gemm", call, free, worked[rank] - free)
+                free, group = over[rank], list(range(rank % 2, 8, 2))
+                said = {
+                    "Process Group Name": str(1 + rank % 2), "Process Group Ranks": str(group),
+                    "Process Group Description": "experts", "Group size": 4,
+                    "In msg nelems": 8_750, "Out msg nelems": int(elements[rank]),
+                }  # fmt: skip
+                took = free - worked[rank]
+                profile.collective(call + 8, worked[rank], took, "all_to_allv", 8_750, **said)
+            profile.kernel("head", call + 20, free, 1_000)
+            profile.collective(call + 30, free + 1_000, update - free - 1_000)
+            profile.kernel("update", call + 50, update, 1_000)
+            profile.step(step, launched, update + 1_000 - launched)
+        now[:] = update + 1_000
+    for rank, profile in enumerate(profiles):
+        profile.write(path / f"rank-{rank}.json")
+    return now[0]
+
+
+def test_exchanges_of_which_no_two_are_alike_tell_other_traffic_and_what_it_costs(tmp_path):
+    usual = exchanging(tmp_path)
+    took = exchanging(tmp_path, lambda step, group: 4 if step % 7 in (2, 3) else 1)
+    first = diagnose(open_trace([tmp_path])).findings[0]
+    assert first.mode == "fabric_contention"
+    assert first.severity == pytest.approx(1 - usual / took, rel=0.1)
+
+
+def test_a_group_whose_exchanges_take_longer_for_their_amounts_has_a_slow_link(tmp_path):
+    usual = exchanging(tmp_path)
+    took = exchanging(tmp_path, lambda step, group: 4 if group else 1)
+    first = diagnose(open_trace([tmp_path])).findings[0]
+    assert first.mode == "fabric_contention"
+    assert first.where.groups == ["experts of ranks 1, 3, 5 and 7"]
+    assert first.severity == pytest.approx(1 - usual / took, rel=0.1)

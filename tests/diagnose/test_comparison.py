@@ -124,8 +124,8 @@ def test_a_floor_is_that_of_the_same_transfer_in_other_steps():
     step = np.repeat(np.arange(20), 3)
     took = np.tile([5.0, 8.0, 3.0], 20)  # the first, second and third of each step
     took[7] += 100.0
-    rows = Columns({"step": step, "kind": np.zeros(60, int), "transfer_ns": took})
-    assert usual_of_same(rows)["floor_ns"].tolist() == [5.0, 8.0, 3.0] * 20
+    rows = {"step": step, "kind": np.zeros(60, int), "transfer_ns": took, "grown": np.ones(60)}
+    assert usual_of_same(Columns(rows))["floor_ns"].tolist() == [5.0, 8.0, 3.0] * 20
 
 
 def test_a_faster_fabric_lowers_the_floor(congested):

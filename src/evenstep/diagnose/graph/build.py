@@ -75,6 +75,9 @@ def graph(trace: Trace, clocks: Clocks, steps: Array, ranks: Array) -> Graph:
     over, queues = _over(span, found, _earliest_ends(found))
     entered = _last_of(found, found.rows.enter_ns, found.rows.decides)  # that each needs to begin
     operations = found.operations.with_columns(over_ns=over, queues=queues, last_ns=entered)
+    ended = _last_of(found, found.rows.leave_ns, found.rows.on_device & found.rows.waits)
+    apart = np.where(operations.uneven, np.maximum(ended - over, 0), 0)
+    operations = operations.with_column("apart_ns", apart)
     rows, operations = rows_of(span, found, operations)
     begun, ended = (span.step_ns(end)[np.isin(known, steps)] for end in ("enter_ns", "leave_ns"))
     if device.any():

@@ -40,7 +40,8 @@ class Entries(NamedTuple):
     until its stream did), stream (0 unknown).
     `operations`, in order of queue and sequence: queue, sequence, step, group (-1 none), op, dtype,
     size_bytes, members, whole (all traced members of its group take part), root, message, uneven
-    (members may end one after another, as it brings one more than another).
+    (members may end one after another, as it brings one more than another), apart_ns (how much
+    later the last of them ended than the first, where devices tell).
     """
 
     rows: Columns

@@ -168,7 +168,7 @@ def times(graph: Graph) -> Times:
     np.maximum.at(last, rows.enter[chained], table.last_ns[rows.after[chained]])
     ended, entered = (np.append(each, never)[rows.wait] for each in (table.over_ns, last))
     blocked = np.maximum(ended - at, 0)
-    after = seen_later(graph, over, ~graph.device[rows.lane])
+    after = seen_later(graph, over)
     exposed = by_step_and_lane(graph, blocked + after)
     waited = by_step_and_lane(graph, np.clip(entered - at, 0, blocked))
     moving = by_step_and_lane(graph, np.append(graph.took_ns, 0.0)[rows.enter])
@@ -179,30 +179,35 @@ def times(graph: Graph) -> Times:
     )  # fmt: skip
 
 
-def seen_later(graph: Graph, over_ns: Array, waiting: Array) -> Array:
-    """How much later than the end of its operation each `waiting` row's lane was seen to go on.
+def seen_later(graph: Graph, over_ns: Array) -> Array:
+    """How much later than the end of its operation each row's lane was seen to go on: a host, or a
+    device whose part of an uneven exchange ends later than another's.
 
     A replay counts it as the lane's own work, a measurement as time blocked.
     """
     rows, own_after = graph.rows, np.roll(graph.own_ns, -1)
-    follows = np.roll(~begins(rows.lane) & ~rows.hidden, -1) & (rows.wait >= 0) & waiting
-    return np.where(follows, np.clip(rows.until_ns - over_ns, 0, own_after), 0.0)
+    apart_ns = np.append(graph.operations.apart_ns, 0)[rows.wait]
+    most = np.where(graph.device[rows.lane], np.minimum(apart_ns, own_after), own_after)
+    follows = np.roll(~begins(rows.lane) & ~rows.hidden, -1) & (rows.wait >= 0)
+    return np.where(follows, np.clip(rows.until_ns - over_ns, 0, most), 0.0)
 
 
 def regularly_later(graph: Graph, kind: Array) -> Array:
     """How much of each row's own work, ns, is that its lane regularly goes on later than the first
-    from the operation it waited for before: in a ring data reaches one member after another.
+    from the operation it waited for before: in a ring data reaches one member after another. All of
+    it where the operation brings one more than another.
 
     `kind`: of each operation, among which the lane's is usual; -1 counts as 0.
     """
     at, over = _reach_and_resume(graph)
-    later = seen_later(graph, over, ~graph.device[graph.rows.lane])
-    kind = np.append(kind, -1)[graph.rows.wait]
+    later, wait = seen_later(graph, over), graph.rows.wait
+    kind = np.append(kind, -1)[wait]
     rows = np.flatnonzero((kind >= 0) & (over > at))
     number = key_numbers(graph.rows.lane[rows], kind[rows])
-    usual = quantiles(later[rows], number, LOW, int(number.max(initial=-1)) + 1)
+    usual = quantiles(later[rows], number, LOW, int(number.max(initial=-1)) + 1)[number]
+    usual[graph.operations.apart_ns[wait[rows]] > 0] = np.inf
     found = np.zeros(len(later) + 1)
-    found[rows + 1] = np.minimum(later[rows], usual[number])
+    found[rows + 1] = np.minimum(later[rows], usual)
     return found[:-1]
 
 

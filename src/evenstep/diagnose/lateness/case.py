@@ -204,9 +204,9 @@ class Case:
         """The change that makes each transfer that much shorter, and in proportion what members
         need from the first's end to their own."""
         graph, moved = self.costs.graph, self.transfers.rows
-        took, part = graph.took_ns.copy(), np.zeros(len(graph.operations) + 1)
-        took[moved.operation] -= shorter_ns
+        part = np.zeros(len(graph.operations) + 1)
         part[moved.operation] = shorter_ns / np.maximum(moved.transfer_ns, 1)
+        took = graph.took_ns * (1 - part[:-1])
         less = self._later_ns * part[np.append(-1, graph.rows.wait[:-1])]
         chosen, rows = np.flatnonzero(took != graph.took_ns), np.flatnonzero(less)
         work = Change.of_work(rows, (graph.own_ns - less)[rows])

@@ -1,7 +1,8 @@
 """Transfers: how long the data of each collective moved, and how long it should have.
 
 A transfer begins when the last member has entered and the group's previous collective is over; it
-ends when the first waiting member leaves, since every exit seen is an upper bound. Bandwidths are
+ends when the first waiting member leaves, since every exit seen is an upper bound, but on devices,
+where members receive unequal amounts, when the last one does, which has most. Bandwidths are
 those of nccl-tests (doc/PERFORMANCE.md): size over time, times the operation's bus factor.
 
 A reference comes from nccl-tests or a probe on these nodes, from the speed of the network adapters,
@@ -30,6 +31,7 @@ from evenstep.trace.spool.layout import FROM_ROOT, SYNCHRONIZING_OPS, TO_ROOT, K
 from evenstep.trace.trace import Trace
 
 ENOUGH = 20  # collectives of a kind, from which its quiet level and its noise are known
+POWERS = np.linspace(0, 1, 21)  # of a size, by which times grow: 0 if all is latency, 1 if bytes
 LOWER = 0.02  # quantile that with `LOW` gives the spread of undisturbed collectives
 
 
@@ -38,17 +40,19 @@ class Transfers(NamedTuple):
 
     `rows`: operation (of the graph), step (index), queue (number of a group, or of messages from
     one rank to another), group, op, size_bytes, members, root, dtype, source and target (ranks, of
-    a message, else -1), begin_ns and end_ns on the graph's time, transfer_ns, kind. `kinds`: group,
-    op, size_bytes, members, count, floor_ns (low quantile), quiet_ns (median of the undisturbed
-    ones), noise_ns (their standard deviation; nan where too few).
+    a message, else -1), begin_ns and end_ns on the graph's time, transfer_ns, kind, grown (how many
+    times as long as one of the kind's size it should take). `kinds`: group, op, size_bytes,
+    members, count, floor_ns (low quantile), quiet_ns (median of the undisturbed ones), noise_ns
+    (their standard deviation; nan where too few). Uneven exchanges of a group, hardly two of which
+    are of one size, are one kind, of the middle size of all alike.
     """
 
     rows: Columns
     kinds: Columns
 
     def of_kind(self, column: str) -> Array:
-        """A column of the kinds, per row."""
-        return np.asarray(self.kinds[column][self.rows.kind])
+        """A column of times of the kinds, per row."""
+        return np.asarray(self.kinds[column][self.rows.kind] * self.rows.grown)
 
     @property
     def of_collectives(self) -> Columns:
@@ -68,15 +72,32 @@ def transfers(grid: StepGrid) -> Transfers:
     moved = np.flatnonzero(known & (np.append(grid.steps, -1)[step] == table.step))
     moved = moved[np.lexsort([table.sequence[moved], table.queue[moved]])]
     rows, (source, target) = table.select(moved), np.where(sent, grid.graph.ranks[ends], -1)
-    took, queue = np.rint(rows.took_ns).astype(np.int64), key_numbers(rows.queue)
-    kind = key_numbers(queue, rows.op, rows.size_bytes)
+    queue, over = key_numbers(rows.queue), rows.over_ns + rows.apart_ns
+    took = np.rint(rows.took_ns).astype(np.int64) + rows.apart_ns
+    size, grown = _alike(rows, queue, took)
+    kind = key_numbers(queue, rows.op, size)
     named = {name: rows[name] for name in _FROM_GRAPH}
     heads = np.unique(kind, return_index=True)[1]
-    kinds = {of: named[of][heads] for of in _FROM_GRAPH[:4]} | _usual(took, kind, rows.group + 1)
-    named |= {"operation": moved, "step": step[moved], "queue": queue, "kind": kind}
+    kinds = {of: (named | {"size_bytes": size})[of][heads] for of in _FROM_GRAPH[:4]}
+    kinds |= _usual(took / grown, kind, rows.group + 1)
+    named |= {"operation": moved, "step": step[moved], "queue": queue, "kind": kind, "grown": grown}
     named |= {"source": source[moved], "target": target[moved], "transfer_ns": took}
-    times = {"begin_ns": rows.over_ns - took, "end_ns": rows.over_ns}
-    return Transfers(Columns(named | times), Columns(kinds))
+    return Transfers(Columns(named | {"begin_ns": over - took, "end_ns": over}), Columns(kinds))
+
+
+def _alike(rows: Columns, queue: Array, took: Array) -> tuple[Array, Array]:
+    """The size of each transfer's kind, and how many times as long the transfer should take: where
+    amounts are unequal, by the power of the size that leaves least between those of a queue."""
+    size, grown = rows.size_bytes.copy(), np.ones(len(rows))
+    uneven = rows.uneven & (size > 0) & (took > 0)
+    for members in np.unique(rows.members[uneven]):
+        mine = uneven & (rows.members == members)
+        usual, of = int(np.median(size[mine])), key_numbers(queue[mine])
+        left = np.log(took[mine]) - POWERS[:, None] * np.log(size[mine] / usual)
+        apart = [each - quantiles(each, of, 0.5, int(of.max()) + 1)[of] for each in left]
+        power = POWERS[np.abs(apart).mean(axis=1).argmin()]
+        grown[mine], size[mine] = (size[mine] / usual) ** power, usual
+    return size, grown
 
 
 def _usual(took: Array, number: Array, group: Array | None = None) -> dict[str, Array]:
@@ -100,7 +121,8 @@ def usual_of_same(rows: Columns) -> dict[str, Array]:
     """What is usual of the same transfer in all steps, for each transfer: the n-th of its kind, as
     a step's first and last buckets may be quicker than those between, being alone on the links."""
     same = key_numbers(rows.kind, positions_by_key(rows.step, rows.kind))
-    return {name: usual[same] for name, usual in _usual(rows.transfer_ns, same).items()}
+    usual = _usual(rows.transfer_ns / rows.grown, same)
+    return {name: rows.grown * each[same] for name, each in usual.items()}
 
 
 def quiet_level(measured: Transfers) -> tuple[Array, Array]:

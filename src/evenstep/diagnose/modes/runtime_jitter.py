@@ -498,9 +498,7 @@ def _unrecorded_ns(case: Case) -> Array:
         records.of_kind(Kind.PAUSE),
     ]
     busy = np.sum([during(case.grid, rows) for rows in known], axis=0)
-    table, waits = graph.operations, graph.rows.wait
-    uneven = graph.device[graph.rows.lane] & np.append(table.uneven, False)[waits]
-    in_flight = seen_later(graph, np.append(table.over_ns, 0)[waits], uneven)
+    in_flight = seen_later(graph, np.append(graph.operations.over_ns, 0)[graph.rows.wait])
     free_ns = np.maximum(graph.own_ns - busy - np.roll(in_flight, 1), 0.0)
     if seen is not None and seen.peak is None:
         free_ns *= ~np.isin(graph.rows.step, case.grid.steps[seen.slow])
