@@ -167,11 +167,23 @@ def meeting(found: Meeting, since: str = "") -> str:
     """Who waits in `init_process_group`, and for whom; `since`: such as " for 12 s"."""
     text = f"{ranks(found.waiting)} of {found.world:,} wait{'s' * (len(found.waiting) == 1)}"
     text += f" in init_process_group{since}"
+    if apart := meeting_apart(found.places):
+        text += f"; {apart}"
     if not found.absent:
         return text
     verbs = ("has", "records") if len(found.absent) == 1 else ("have", "record")
     elsewhere = f" or {verbs[1]} elsewhere" if found.nodes > 1 else ""
     return f"{text}; {ranks(found.absent)} {verbs[0]} not come{elsewhere}"
+
+
+def meeting_apart(places: Mapping[str, list[int]]) -> str:
+    """Who meets the others elsewhere than most do (see `RunFolder.meeting_places`); "" if none."""
+    if len(places) < 2:
+        return ""
+    each = sorted(places.items(), key=lambda found: (len(found[1]), found))
+    (odd, few), (usual, most) = each[0], each[-1]
+    verb = "meets" if len(few) == 1 else "meet"
+    return f"{ranks(few)} {verb} the others at {odd}, {ranks(most)} at {usual}"
 
 
 def _pair(run: str) -> list[str]:
@@ -252,12 +264,15 @@ def how_ended(facts: Mapping[str, Any], *, brief: bool = False) -> str:
         text += f"{by} at {seen_at(left['frames'])}"
     if raised:
         text = str(raised["type"])
+    text += f" {end['before']}" if end.get("before") else ""
     if brief:
         return text
     if raised:
         text += f" at {seen_at(raised['frames'])}" if raised.get("frames") else ""
         told = _RAISED_AT.sub("", raised.get("message", "").strip())
         text += f": {told}" if told else ""
+    if apart := end.get("apart"):
+        text = f"{apart}: {text}"
     return "; ".join([text, *end.get("xid", ())[-1:], *end.get("nccl_warnings", ())[-1:]])
 
 

@@ -113,6 +113,16 @@ def test_ranks_of_another_node_may_record_in_another_folder(tmp_path, nodes, abs
     assert meeting(run.meeting()) == (f"ranks 0-2 of 4 wait in init_process_group; rank 3 {absent}")
 
 
+def test_who_meets_elsewhere_is_told(tmp_path):
+    run = RunFolder(tmp_path)
+    for rank in range(4):
+        raised = {"raised": {}} if rank == 0 else {}  # has come, and does not wait any more
+        mark(run, rank, **raised, place="10.0.0.9:1" if rank == 2 else "10.0.0.1:1")
+    who = "ranks 1-3 of 4 wait in init_process_group"
+    told = "rank 2 meets the others at 10.0.0.9:1, ranks 0, 1 and 3 at 10.0.0.1:1"
+    assert meeting(run.meeting()) == f"{who}; {told}"
+
+
 def test_a_launcher_leaves_no_mark_of_its_ended_ranks_which_others_could_not_tell_from_waiting(
     tmp_path,
 ):

@@ -1,6 +1,6 @@
 """The share of a job's time in which it made progress, beside what is written down by hand."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -58,6 +58,20 @@ def test_initialisation_is_lost_where_a_log_tells_of_it(tmp_path):
     trace.run["init_s"] = 30.0
     found = diagnose(trace).summary["goodput"]
     assert found["lost"]["init"] == pytest.approx(0.5, abs=1e-3)
+
+
+@pytest.mark.parametrize(("ticks", "lost_s"), [(700, 5 + 2), (1200, 2 + 2), (None, 2 + 2)])
+def test_a_rank_initialises_from_when_its_process_began(tmp_path, ticks, lost_s):
+    """Imports and the wait for others in `init_process_group` are before it attaches."""
+    trace = load(write(tmp_path, [Start(0, 40, [0])]))
+    for rank, info in trace.ranks.items():
+        first_ns = int(trace.summaries["start_ns"][trace.summary_rank == rank].min())
+        began = {"anchor_monotonic_ns": first_ns - 2 * 10**9}
+        if ticks is not None:  # 100 a second (proc(5)): 5 s before, or after a night of sleep
+            began["started_ticks"] = (first_ns // 10**7 - 1200) + ticks
+        trace.ranks[rank] = replace(info, identity=info.identity | began)
+    found = diagnose(trace).summary["goodput"]
+    assert found["lost"]["init"] * found["elapsed_s"] == pytest.approx(lost_s, abs=0.1)
 
 
 def test_what_the_first_step_takes_longer_is_initialisation(tmp_path):

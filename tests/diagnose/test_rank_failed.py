@@ -377,3 +377,27 @@ def test_steps_whose_phases_the_dead_rank_wrote_no_more_are_neither_idle_nor_the
     assert "last steps left out, whose phases were not written: 30" in diagnosis.limits
     other = whole.summary["shares"]["other"]
     assert diagnosis.summary["shares"]["other"] == pytest.approx(other, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "wait timeout after 40000ms, keys: /default_pg/0//cpu//0/2",
+        "Timed out after 41 seconds waiting for clients. 2/4 clients joined.",
+    ],
+)
+@pytest.mark.parametrize("apart", ["", "rank 2 meets the others at b:1, ranks 0 and 1 at a:1"])
+def test_who_left_no_trace_did_not_come_where_the_others_gave_up_before_they_attached(
+    message, apart
+):
+    """Another node's ranks, or one that its launcher ended."""
+    end = {"exit_code": 1, "before": "inside init_process_group"} | (
+        {"apart": apart} if apart else {}
+    )
+    facts = {"ended": (SECOND, end), "raised": raised(10 * MS, "DistStoreError", message)}
+    trace, _ = broken(World(), {0: facts, 1: facts})
+    trace.world = 4
+    finding = first(trace)
+    assert (finding.mode, finding.where.ranks) == ("hang", [2, 3])
+    assert finding.title == "Ranks 2 and 3 did not come"
+    assert finding.cause.startswith(apart or "ranks 2 and 3 did not come: DistStoreError")

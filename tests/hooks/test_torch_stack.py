@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from evenstep.hooks.torch import torch_stack
 from evenstep.hooks.torch.torch_stack import TorchStack
 from evenstep.trace.spool.folder import RunFolder
 
@@ -45,8 +46,31 @@ def test_a_rank_that_its_script_has_spawned_is_marked_in_a_folder_that_there_is(
     tmp_path, monkeypatch, out, marked
 ):
     monkeypatch.setenv("EVENSTEP_OUT", str(tmp_path / out))
-    leave = TorchStack(torch)._join({"rank": 1, "world_size": 3})
-    found = RunFolder(tmp_path).meeting()
-    assert (found and (found.waiting, found.absent)) == (([1], [0, 2]) if marked else None)
-    leave()
+    call, run = {"rank": 1, "world_size": 3}, RunFolder(tmp_path)
+    with TorchStack(torch)._joining(call):
+        found = run.meeting()
+        assert (found and (found.waiting, found.absent)) == (([1], [0, 2]) if marked else None)
     assert list(tmp_path.iterdir()) == []
+    with pytest.raises(TimeoutError), TorchStack(torch)._joining(call):
+        raise TimeoutError("2 of 3 have come")
+    assert run.meeting() is None
+    assert [mark["raised"]["message"] for _, mark in run.marks()] == ["2 of 3 have come"] * marked
+
+
+@pytest.mark.parametrize(
+    ("keywords", "address", "nodes", "place"),
+    [
+        ({}, "10.0.0.1", 2, "10.0.0.1:29500"),
+        ({"init_method": "env://"}, "localhost", 1, "localhost:29500"),
+        ({}, "127.0.0.1", 2, "127.0.0.1:29500 of here"),
+        ({"init_method": "tcp://10.0.0.1:1"}, "localhost", 2, "tcp://10.0.0.1:1"),
+        ({"store": object()}, "localhost", 2, ""),
+    ],
+)
+def test_where_ranks_meet_differs_by_node_where_the_address_is_of_the_node_itself(
+    monkeypatch, keywords, address, nodes, place
+):
+    monkeypatch.setenv("MASTER_ADDR", address)
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    monkeypatch.setattr(torch_stack, "hostname", lambda: "here")
+    assert torch_stack._place(keywords, nodes) == place

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -62,11 +63,15 @@ def test_what_came_before_a_call_is_ended_also_where_the_call_fails():
 
     module, told = having(start), []
 
-    def before(keywords):
+    @contextmanager
+    def within(keywords):
         told.append(keywords)
-        return lambda: told.append("over")
+        try:
+            yield
+        finally:
+            told.append("over")
 
-    Wrapped().around(module, "start", after=lambda: told.append("after"), before=before)
+    Wrapped().around(module, "start", after=lambda: told.append("after"), within=within)
     with pytest.raises(ZeroDivisionError):
         module.start(ranks=0)
     assert module.start(ranks=1) == 1

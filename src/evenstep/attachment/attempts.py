@@ -22,11 +22,12 @@ from evenstep.trace.spool.identity import Identity
 APART_S = 10.0  # ranks of one start begin closer together than two starts
 
 
-def renumber(identity: Identity, folder: RunFolder) -> Identity:
-    """The identity with the first attempt, from its own on, that no earlier start has used."""
+def renumber(identity: Identity, folder: RunFolder, pid: int | None = None) -> Identity:
+    """The identity of a process, this one if None, with the first attempt, from its own on, that no
+    earlier start has used."""
     if identity.launcher != "torchrun":
         return identity
-    began_s = process_start_s(os.getpid()) or time.time()
+    began_s = process_start_s(pid or os.getpid()) or time.time()
     attempt = identity.attempt
     while used_before(identity, folder, attempt, began_s):
         attempt += 1

@@ -25,13 +25,15 @@ from typing import Any, NamedTuple
 from evenstep import words
 from evenstep.agent.pulse.frames import frames_of_report
 from evenstep.attachment.attempts import header
+from evenstep.cli.processes import StartedRanks
+from evenstep.errors import EvenstepError
 from evenstep.host.sysfs import core_wait_ns, read_text
 from evenstep.trace.pack import collectable
 from evenstep.trace.spool import layout
 from evenstep.trace.spool.files import write_whole
 from evenstep.trace.spool.folder import EXIT_CODE, STARTED, STATE, RunFolder, is_here, process_stat
 from evenstep.trace.spool.identity import hostname
-from evenstep.trace.spool.spool import add_last_fact
+from evenstep.trace.spool.spool import Spool, add_last_fact
 
 PREEMPTED = "evenstep.preempted/1"
 #: Signals of Slurm (`--signal`, preemption), Kubernetes and others; Ctrl-C is not one of them.
@@ -66,8 +68,9 @@ class RankExits:
         self._folder = folder
         self._say = say
         self._first = first
-        self._next = first  # the attempt that is expected next
+        self._started = StartedRanks(folder)
         self._ranks: dict[int, _Rank] = {}  # by pidfd
+        self._unattached: dict[int, Mapping[str, Any]] = {}  # by process: who it is
         self._missed: list[_Rank] = []  # gone when they were found
         self._seen: set[Path] = set()
         self._reported: set[int] = set()  # attempts whose first death was reported
@@ -138,20 +141,23 @@ class RankExits:
     def _record_exits(self, timeout_s: float) -> None:
         for descriptor, _ in self._poll.poll(timeout_s * 1e3):
             if descriptor in self._ranks:
-                rank = self._ranks.pop(descriptor)
-                ended = _exit_status(rank.pid, descriptor)
-                ended |= {"monotonic_ns": time.monotonic_ns(), "realtime_ns": time.time_ns()}
-                self._poll.unregister(descriptor)
-                os.close(descriptor)
-                self._record(rank, ended)
+                now = {"monotonic_ns": time.monotonic_ns(), "realtime_ns": time.time_ns()}
+                ended = _exit_status(self._ranks[descriptor].pid, descriptor) | now
+                if self._ranks[descriptor].pid in self._unattached:
+                    self._discover()  # it may have attached a moment before
+                self._record(self._leave(descriptor), ended)
 
     def _discover(self) -> bool:
         """Add ranks that have started; return whether there were any."""
         found = False
-        for attempt in filter(self._folder.spools, self._folder.attempts()):
-            for lost in range(self._next, attempt):
-                self._say(f"attempt {lost} ended before any of its ranks had attached")
-            self._next = max(self._next, attempt + 1)
+        for started in self._started.find():
+            attempt, number, pid = (started[name] for name in ("attempt", "rank", "pid"))
+            path = self._folder.spool_path(attempt, number)
+            known = any(each.path == path or each.pid == pid for each in self._ranks.values())
+            if attempt >= self._first and not known and not path.exists():
+                self._unattached[pid] = started
+                self._follow(_Rank(path, number, pid, attempt), started)
+        for attempt in self._folder.attempts():
             for path in set(self._folder.spools(attempt)) - self._seen:
                 identity = header(path)
                 if not identity:
@@ -159,23 +165,36 @@ class RankExits:
                 self._seen.add(path)
                 found = True
                 if is_here(identity):
-                    self._follow(path, identity, attempt)
+                    pid = int(identity.get("pid") or 0)
+                    self._unattached.pop(pid, None)
+                    self._follow(_Rank(path, int(identity["rank"]), pid, attempt), identity)
         return found
 
-    def _follow(self, path: Path, identity: Any, attempt: int) -> None:
-        pid = int(identity.get("pid") or 0)
-        rank = _Rank(path, int(identity["rank"]), pid, attempt)
+    def _follow(self, rank: _Rank, identity: Mapping[str, Any]) -> None:
+        """Wait for the end of a process; of one found before, from now on as this rank's."""
+        for descriptor, known in list(self._ranks.items()):
+            if known.pid == rank.pid:
+                self._ranks[descriptor] = rank
+                return
+            if known.path == rank.path:  # what has started this process
+                self._leave(descriptor)
         try:
-            descriptor = os.pidfd_open(pid)
+            descriptor = os.pidfd_open(rank.pid)
         except OSError:  # ended already, in another container, or no pidfd in this kernel
             self._missed.append(rank)
             return
-        if int((process_stat(pid) or ["0"] * 20)[STARTED]) != identity.get("started_ticks"):
+        if int((process_stat(rank.pid) or ["0"] * 20)[STARTED]) != identity.get("started_ticks"):
             os.close(descriptor)
             self._missed.append(rank)
             return
         self._ranks[descriptor] = rank
         self._poll.register(descriptor, select.POLLIN)
+
+    def _leave(self, descriptor: int) -> _Rank:
+        """Follow a process no longer; return what it was."""
+        self._poll.unregister(descriptor)
+        os.close(descriptor)
+        return self._ranks.pop(descriptor)
 
     def _record(self, rank: _Rank, ended: dict[str, Any]) -> None:
         """Store how a rank ended in its trace, and report the first that died."""
@@ -186,6 +205,10 @@ class RankExits:
         wrong = "signal" in ended or bool(ended.get("exit_code"))
         if not wrong and "exit_code" not in ended:
             wrong = not ((found := collectable(rank.path)) and found.closed)
+        if rank.pid in self._unattached and not (wrong and self._bury(rank, ended)):
+            if not wrong:
+                self._clean_exit.setdefault(rank.attempt, rank)
+            return
         if wrong:
             xids = [line for line in _xid_lines() if line not in self._xids]
             told = {"xid": xids, "nccl_warnings": nccl_warnings(os.environ, rank.pid)}
@@ -201,13 +224,39 @@ class RankExits:
         else:
             self._clean_exit.setdefault(rank.attempt, rank)
 
+    def _bury(self, rank: _Rank, ended: dict[str, Any]) -> bool:
+        """Make the spool of a rank that failed before it attached; False where another stopped it,
+        as a launcher does with those that are left."""
+        marks = (mark for _, mark in self._folder.marks() if mark.get("pid") == rank.pid)
+        mark = next(marks, {})
+        status = ended.get("signal", ended.get("exit_code", signal.SIGTERM.name))
+        if self._asked or (status == signal.SIGTERM.name and "raised" not in mark):
+            return False
+        identity = dict(self._unattached[rank.pid])
+        identity |= {f"anchor_{clock}": ended[clock] for clock in ("monotonic_ns", "realtime_ns")}
+        try:
+            spool = Spool.create(rank.path, identity, ring_bytes=1, summary_bytes=1)
+        except EvenstepError as error:
+            self._say(f"how rank {rank.rank} ended is not recorded: {error}")
+            return False
+        if "raised" in mark:
+            spool.add_fact("raised", mark["raised"])
+        spool.shut()
+        self._seen.add(rank.path)
+        ended["before"] = "inside init_process_group" if mark else "before it had attached"
+        if apart := words.meeting_apart(self._folder.meeting_places(rank.attempt)):
+            ended["apart"] = apart
+        return True
+
     def _report_death(self, rank: _Rank, ended: dict[str, Any]) -> None:
         """Report the first death of an attempt, unless it was asked for."""
         if self._asked or rank.attempt in self._reported:
             return
         self._reported.add(rank.attempt)
         living = [
-            each for each in self._ranks.values() if each.attempt == rank.attempt and each != rank
+            each
+            for each in self._ranks.values()
+            if each.attempt == rank.attempt and each != rank and each.pid not in self._unattached
         ]
         self._say(_death_message(rank, ended, self._clean_exit.get(rank.attempt), living))
 
@@ -250,7 +299,9 @@ class RankExits:
             self._alone_ns, self._patience_s = now_ns, MEETING_S
         elif (waited_ns := now_ns - self._alone_ns) >= self._patience_s * 1e9:
             self._patience_s *= 2
-            self._say(words.meeting(found, f" for {words.duration(waited_ns)}"))
+            gone = self._clean_exit.get(found.attempt)
+            ended = f"; rank {gone.rank} has ended" if gone and gone.rank in found.absent else ""
+            self._say(words.meeting(found, f" for {words.duration(waited_ns)}") + ended)
 
 
 def nccl_warnings(environ: Mapping[str, str], pid: int) -> list[str]:
@@ -350,7 +401,7 @@ def _death_message(
     absent = sorted(each.rank for each, its in tails.items() if its.is_outside())
     if absent and any(gave_up(its.facts) for its in (tail, *tails.values())):
         return f"{words.ranks(absent)} did not come, in no collective; {death}"
-    awaited = inside or tail.last_operation_failed() or lost_peer(tail.facts)
+    awaited = inside or "before" in ended or tail.last_operation_failed() or lost_peer(tail.facts)
     left_ns = {
         each: _left_ns(its.facts, ending=bool(awaited))
         for each, its in tails.items()

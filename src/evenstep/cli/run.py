@@ -16,6 +16,7 @@ from typing import Any
 
 import evenstep
 from evenstep.agent.settings import config
+from evenstep.attachment.attempts import header
 from evenstep.cli import child, env, files
 from evenstep.cli.deaths import RankExits
 from evenstep.cli.terminal import say
@@ -130,12 +131,15 @@ def reports_for_job(environ: Mapping[str, str]) -> bool:
 
 
 def is_rank_zeros_node(folder: RunFolder, environ: Mapping[str, str]) -> bool:
-    """Whether rank 0, or the lowest recorded rank, ran here and this launcher reports for it."""
+    """Whether rank 0 ran here and this launcher reports for it; the lowest recorded rank where rank
+    0 is not to be recorded, or failed before it was on the only node."""
     if not reports_for_job(environ):
         return False
     spools = [folder.spool_path(attempt, 0) for attempt in folder.attempts()]
-    if str(config.load(environ=environ).part("record")) and not any(map(Path.exists, spools)):
-        spools = [path for attempt in folder.attempts() for path in folder.spools(attempt)[:1]]
+    if not any(map(Path.exists, spools)):
+        first = [path for attempt in folder.attempts() for path in folder.spools(attempt)[:1]]
+        partial = bool(str(config.load(environ=environ).part("record")))
+        spools = [each for each in first if partial or (header(each) or {}).get("nodes") == 1]
     return any(_written_here(path) for path in spools)
 
 

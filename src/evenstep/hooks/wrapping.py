@@ -6,6 +6,7 @@ import functools
 import logging
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from evenstep.agent.recording.collector import signal_behind
@@ -29,11 +30,11 @@ class Wrapped:
         name: str,
         *,
         after: Callable[[], None],
-        before: Callable[[Mapping[str, Any]], Callable[[], None]] | None = None,
+        within: Callable[[Mapping[str, Any]], AbstractContextManager[None]] | None = None,
         holders: str = "",
     ) -> None:
-        """Call `after` after `module.name`; a failure of its is one line of log. `before`, which
-        must not raise, gets a call's keywords and returns what to call when it is over.
+        """Call `after` after `module.name`; a failure of its is one line of log. `within`, which
+        must not raise, gets a call's keywords and returns what both happen in.
 
         Every module whose name begins with `holders` and that holds a reference gets the wrapper.
         """
@@ -41,14 +42,10 @@ class Wrapped:
 
         @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            leave = before(kwargs) if before and self._armed else None
-            try:
+            with within(kwargs) if within and self._armed else nullcontext():
                 result = original(*args, **kwargs)
                 if self._armed:
                     _call(after, name)
-            finally:
-                if leave:
-                    leave()
             return result
 
         modules = list(sys.modules.items()) if holders else []  # another thread may be importing

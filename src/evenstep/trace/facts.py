@@ -38,7 +38,8 @@ SHAPES: dict[str, Any] = {
     # how the launcher saw the process end
     "ended": _object(
         exit_code=int | None, signal=str, monotonic_ns=int, realtime_ns=int,
-        out_of_memory_kills=int, asked=str, xid=list[str], nccl_warnings=list[str],
+        out_of_memory_kills=int, asked=str, before=str, apart=str,
+        xid=list[str], nccl_warnings=list[str],
     ),
     "heartbeat_ns": int,
     # how calls are observed, and which are not; `instead`: why it is not the cheapest mechanism;

@@ -179,12 +179,12 @@ class Heartbeat:
                 return
             error = error.__context__ or error
         # Compared by description: to hold the exception would keep its frames' tensors alive.
-        if error is not None and (found := _describe(error)) != self._noted:
+        if error is not None and (found := described(error)) != self._noted:
             self._noted = found
             self._spool.add_fact("raised", found | {"monotonic_ns": time.monotonic_ns()})
 
 
-def _describe(error: BaseException) -> dict[str, Any]:
+def described(error: BaseException) -> dict[str, Any]:
     """An exception as a fact, or the one it was raised from, as by a pipeline's schedule: no values
     of variables, and only a line of its message."""
     raised = [error]  # each from the next

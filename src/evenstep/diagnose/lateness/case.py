@@ -318,15 +318,15 @@ class Case:
         return [int(self.grid.ranks[i]) for i in hit[order]]
 
     def where(self, ranks: list[int]) -> Where:
-        """These ranks as culprits, with their nodes in the same order."""
-        nodes = [self.trace.ranks[rank].node for rank in ranks]
+        """These ranks as culprits, with the nodes of those that left a trace in the same order."""
+        nodes = [self.trace.ranks[rank].node for rank in ranks if rank in self.trace.ranks]
         return Where(ranks=ranks, nodes=list(dict.fromkeys(filter(None, nodes))))
 
     def ranks_in_words(self, ranks: list[int]) -> str:
         """ "rank 7 (node gpu012)", or several ranks without their nodes."""
         text = words.ranks(ranks)
-        node = self.trace.ranks[ranks[0]].node if len(ranks) == 1 else ""
-        return f"{text} (node {node})" if node else text
+        nodes = self.where(ranks).nodes if len(ranks) == 1 else ()
+        return f"{text} (node {nodes[0]})" if nodes else text
 
     def mean_excess_ns(self, cells: Array, cause: Cause = Cause.WORK) -> float:
         """Mean lateness of the late cells."""

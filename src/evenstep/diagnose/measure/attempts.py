@@ -229,7 +229,8 @@ INTERRUPTED = "KeyboardInterrupt"
 #: In messages of gloo, of NCCL's watchdog, of `monitored_barrier` and of torch's store; a script's
 #: own (a request that timed out) have none of these words.
 TIMEOUT = re.compile(
-    r"timed out (?:waiting \d+ ?ms|in blocking wait)|wait timeout after \d+ ?ms"
+    r"timed out (?:waiting \d+ ?ms|in blocking wait|after \d+ seconds waiting for clients)"
+    r"|wait timeout after \d+ ?ms"
     r"|collective operation timeout|timeout caused pair closure|failed to pass monitoredBarrier",
     re.IGNORECASE,
 )

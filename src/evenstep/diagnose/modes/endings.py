@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from evenstep import words
-from evenstep.diagnose.finding import Effect, Evidence, Finding, Option, When, Where
+from evenstep.diagnose.finding import Effect, Evidence, Finding, Option, When
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.levels import SEVERAL
 from evenstep.diagnose.measure.attempts import (
@@ -90,7 +90,6 @@ def _of_places(case: Case, places: list[Stuck], *, circle: bool) -> Finding:
     culprits = place.missing or place.different or list(place.untraced)
     if circle:
         culprits = sorted({rank for one in places for rank in one.missing})
-    traced = all(rank in trace.ranks for rank in culprits)
     waiting = {rank for one in places for rank in one.waiting}
     elsewhere = [] if circle else sorted(waiting - set(place.waiting))
     sites = {trace.names[call.name] for rank, call in place.calls.items() if rank in place.waiting}
@@ -119,7 +118,7 @@ def _of_places(case: Case, places: list[Stuck], *, circle: bool) -> Finding:
             others=say("hang.elsewhere", those=elsewhere) if elsewhere else "",
         ),
         cause=cause,
-        where=case.where(culprits) if traced else Where(ranks=culprits),
+        where=case.where(culprits),
         title=words.capital(say("hang.circle", those=culprits) if circle else title(place)),
         evidence=[
             Evidence("in_flight_at_the_end", place.since_ns if place.timed else None, 0, "ns"),
@@ -318,6 +317,7 @@ def rank_failed(case: Case) -> list[Finding]:
     if absent := _absent(case, first):
         return [_never_came(case, first, absent, last)]
     others = [death for death in case.dead if death.rank not in ranks]
+    after = f" after step {last}" if last else ""
     within = words.duration(max(others[-1].at_ns - first.at_ns, 0)) if others else ""
     theirs = words.ranks([death.rank for death in others])
     followed = f"; {theirs} followed within {within}" if others else ""
@@ -327,7 +327,7 @@ def rank_failed(case: Case) -> list[Finding]:
         "how the rank ended",
         layer="model" if first.facts.get("raised") else "node" if out_of_memory else "framework",
         confidence=CERTAIN if ended_ns(case.trace.ranks[first.rank]) else LIKELY,
-        observation=f"{case.ranks_in_words(ranks)} died after step {last}{followed}",
+        observation=f"{case.ranks_in_words(ranks)} died{after}{followed}",
         cause=words.how_ended(first.facts) + _clause_of_last(case.trace, first.rank),
         where=case.where(ranks),
         title=words.capital(words.ranks(ranks))
@@ -350,21 +350,25 @@ def _absent(case: Case, first: Death) -> list[int]:
     ends = {death.rank: death for death in case.dead}
     over = {rank for rank, death in ends.items() if death.at_ns <= first.at_ns}
     over |= {rank for rank, death in ends.items() if death.facts.get("raised")}
-    return sorted(set(case.trace.ranks) - over) if gave_up(first.facts) else []
+    # in `init_process_group` those are missing, too, that left no trace
+    all_ = range(case.trace.world) if "before" in (first.facts.get("ended") or {}) else ()
+    return sorted({*case.trace.ranks, *all_} - over) if gave_up(first.facts) else []
 
 
 def _never_came(case: Case, first: Death, absent: list[int], step: int) -> Finding:
     """The finding of ranks that others gave up waiting for, or lost."""
     left, how = lost_peer(first.facts), words.how_ended(first.facts)
+    apart = "apart" in (first.facts.get("ended") or {})
     waited = [death.rank for death in case.dead if left or gave_up(death.facts)]
+    after = f" after step {step}" if step else ""
     until = "the other had ended" if left else "a timeout ended the job"
     end = f", and had ended ({words.how_ended(case.trace.ranks[absent[0]].facts)})" if left else ""
     return _ending(
         "hang", round(1.0 - case.running_share, 4), step,
         say(f"hang.do.{'ended' if left else 'missing'}", those=absent),
         "the last records of every rank", layer="framework", confidence=LIKELY,
-        observation=f"{words.ranks(sorted(waited))} waited after step {step}, until {until}",
-        cause=f"{case.ranks_in_words(absent)} did not come{end}: {how}",
+        observation=f"{words.ranks(sorted(waited))} waited{after}, until {until}",
+        cause=how if apart else f"{case.ranks_in_words(absent)} did not come{end}: {how}",
         where=case.where(absent), title=words.capital(f"{words.ranks(absent)} did not come"),
         evidence=[Evidence("ranks_waiting", len(waited), 0, "ranks")],
     )  # fmt: skip

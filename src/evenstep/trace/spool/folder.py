@@ -17,7 +17,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
@@ -43,6 +43,7 @@ class Meeting(NamedTuple):
     nodes: int
     waiting: list[int]
     absent: list[int]
+    places: dict[str, list[int]]  # see `meeting_places`
 
 
 class RunFolder:
@@ -83,36 +84,45 @@ class RunFolder:
         """Path of the identity of a rank, as long as it is inside `init_process_group`."""
         return self.path / f"rank-{rank:05d}.joining"
 
-    def meeting(self, *, here: bool = False) -> Meeting | None:
-        """Who waits in `init_process_group` in the last attempt; None where nobody does, or, with
-        `here`, where the first of them runs on another host. The marks of processes that have
-        ended on this host, and damaged ones, count for nothing."""
-        found: list[tuple[int, ...]] = []
+    def marks(self) -> Iterator[tuple[Path, dict[str, Any]]]:
+        """Files and contents of marks, ascending by rank; not of damaged ones. A mark with `raised`
+        is of a rank that the call has failed in."""
         for path in sorted(self.path.glob("rank-*.joining")):
             with suppress(TraceError, KeyError, TypeError, ValueError):
                 mark = read_facts(path)
-                if is_here(mark) and not lives(mark):
-                    continue
-                if here and not found and not is_here(mark):
-                    return None
-                found.append(tuple(int(mark[name]) for name in _MARKED))
-        if not found:
+                yield path, mark | {name: int(mark[name]) for name in _MARKED}
+
+    def meeting(self, *, here: bool = False) -> Meeting | None:
+        """Who waits in `init_process_group` in the last attempt; None where nobody does, or, with
+        `here`, where the first of them runs on another host. The marks of processes that have
+        ended on this host count for nothing."""
+        marks = [mark for _, mark in self.marks() if not _has_ended(mark)]
+        waiting = [mark for mark in marks if "raised" not in mark]
+        if not waiting or (here and not is_here(waiting[0])):
             return None
-        last, _, world, nodes = max(found)
-        waiting = [rank for attempt, rank, *_ in found if attempt == last]
-        come = {self.joining_path(rank).stem for rank in waiting}
-        come |= {path.stem for path in self.spools(last)}
-        absent = [rank for rank in range(world) if f"rank-{rank:05d}" not in come]
-        return Meeting(last, world, nodes, waiting, absent)
+        last = max(waiting, key=lambda mark: mark["attempt"])
+        ranks = [mark["rank"] for mark in waiting if mark["attempt"] == last["attempt"]]
+        come = {f"rank-{mark['rank']:05d}" for mark in marks if mark["attempt"] == last["attempt"]}
+        come |= {path.stem for path in self.spools(last["attempt"])}
+        absent = [rank for rank in range(last["world"]) if f"rank-{rank:05d}" not in come]
+        places = self.meeting_places(last["attempt"])
+        return Meeting(last["attempt"], last["world"], last["nodes"], ranks, absent, places)
+
+    def meeting_places(self, attempt: int) -> dict[str, list[int]]:
+        """Ranks that are or failed inside `init_process_group`, by the address that they meet the
+        others at; without those whose address is not known."""
+        found: dict[str, list[int]] = {}
+        for _, mark in self.marks():
+            if mark["attempt"] == attempt and mark.get("place"):
+                found.setdefault(str(mark["place"]), []).append(mark["rank"])
+        return found
 
     def forget_ended(self) -> None:
         """Remove the marks of ranks of this host that ended inside `init_process_group`: on other
         hosts nobody can tell that they have."""
-        for path in self.path.glob("rank-*.joining"):
-            with suppress(TraceError, OSError):
-                mark = read_facts(path)
-                if is_here(mark) and not lives(mark):
-                    path.unlink(missing_ok=True)
+        for path, mark in self.marks():
+            if _has_ended(mark):
+                path.unlink(missing_ok=True)
 
     def attempts(self) -> list[int]:
         """Numbers of the attempts that have a folder, ascending."""
@@ -267,6 +277,10 @@ def lives(writer: Mapping[str, Any]) -> bool:
     """
     since = started_ticks(writer.get("pid")) if boot_id() and is_here(writer) else None
     return since is not None and since == writer.get("started_ticks", since)
+
+
+def _has_ended(mark: Mapping[str, Any]) -> bool:
+    return is_here(mark) and not lives(mark)
 
 
 def is_gone(writer: Mapping[str, Any], beat_ns: int) -> bool:
