@@ -395,9 +395,29 @@ def test_who_left_no_trace_did_not_come_where_the_others_gave_up_before_they_att
         {"apart": apart} if apart else {}
     )
     facts = {"ended": (SECOND, end), "raised": raised(10 * MS, "DistStoreError", message)}
-    trace, _ = broken(World(), {0: facts, 1: facts})
+    trace, _ = broken(World(ranks=2), {0: facts, 1: facts})
     trace.world = 4
     finding = first(trace)
     assert (finding.mode, finding.where.ranks) == ("hang", [2, 3])
     assert finding.title == "Ranks 2 and 3 did not come"
     assert finding.cause.startswith(apart or "ranks 2 and 3 did not come: DistStoreError")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "[/src/gloo/pair.cc:553] Connection closed by peer [10.0.0.2]:5346.",
+        "[/src/gloo/pair.cc:537] Read error [10.0.0.2]:33426: Connection reset by peer.",
+    ],
+)
+@pytest.mark.parametrize(("world", "how"), [(4, "lost a peer"), (2, "died")])
+def test_whose_peer_left_no_trace_here_lost_it(message, world, how):
+    """Nodes without a folder in common: the launcher of the other knows who was killed."""
+    facts = {"ended": (SECOND, {"exit_code": 1}), "raised": raised(10 * MS, message=message)}
+    trace, _ = broken(World(ranks=2), {0: facts, 1: facts})
+    trace.world = world
+    finding = first(trace)
+    assert finding.where.ranks == [0, 1]
+    assert finding.title == f"Ranks 0 and 1 {how}: RuntimeError"
+    assert f"0 and 1 {how} after step" in finding.observation
+    assert ("ranks 2 and 3" in finding.options[0].action) == (world == 4)

@@ -235,7 +235,11 @@ TIMEOUT = re.compile(
     re.IGNORECASE,
 )
 #: The same of a connection whose other end is gone.
-LOST = re.compile(r"gloo/\S+\] connection closed by peer|remote process exited", re.IGNORECASE)
+LOST = re.compile(
+    r"gloo/\S+\] (?:(?:read|write) error \S+ connection reset|connection closed) by peer"
+    r"|remote process exited",
+    re.IGNORECASE,
+)
 
 
 class Death(NamedTuple):

@@ -322,16 +322,22 @@ def rank_failed(case: Case) -> list[Finding]:
     theirs = words.ranks([death.rank for death in others])
     followed = f"; {theirs} followed within {within}" if others else ""
     out_of_memory = (first.facts.get("ended") or {}).get("out_of_memory_kills")
+    lost = (
+        sorted(set(range(case.trace.world)) - set(case.trace.ranks))
+        if lost_peer(first.facts)
+        else []
+    )
+    died = "lost a peer" if lost else "died"
     finding = _ending(
-        "rank_failed", round(1.0 - case.running_share, 4), last, _remedy(first),
+        "rank_failed", round(1.0 - case.running_share, 4), last, _remedy(first, lost),
         "how the rank ended",
         layer="model" if first.facts.get("raised") else "node" if out_of_memory else "framework",
         confidence=CERTAIN if ended_ns(case.trace.ranks[first.rank]) else LIKELY,
-        observation=f"{case.ranks_in_words(ranks)} died{after}{followed}",
+        observation=f"{case.ranks_in_words(ranks)} {died}{after}{followed}",
         cause=words.how_ended(first.facts) + _clause_of_last(case.trace, first.rank),
         where=case.where(ranks),
         title=words.capital(words.ranks(ranks))
-        + f" died: {words.how_ended(first.facts, brief=True)}",
+        + f" {died}: {words.how_ended(first.facts, brief=True)}",
         evidence=[
             Evidence("ranks_failed_first", len(ranks), 0, "ranks"),
             Evidence("ranks_failed", len(case.dead), 0, "ranks"),
@@ -374,12 +380,13 @@ def _never_came(case: Case, first: Death, absent: list[int], step: int) -> Findi
     )  # fmt: skip
 
 
-def _remedy(first: Death) -> str:
-    """What to look at next, by how the rank ended."""
+def _remedy(first: Death, lost: Sequence[int]) -> str:
+    """What to look at next, by how the rank ended, or for the peer among `lost`."""
     ended, raised = first.facts.get("ended") or {}, first.facts.get("raised") or {}
     left, name = first.facts.get("left") or {}, ended.get("signal")
     message = f"{raised.get('type', '')} {raised.get('message', '')}"
     holding = {
+        "lost": lost,
         "memory": ended.get("out_of_memory_kills") or any(word in message for word in MEMORY),
         "worker": "DataLoader worker" in message,
         "raised": raised and raised.get("type") != INTERRUPTED,
@@ -391,7 +398,7 @@ def _remedy(first: Death) -> str:
         "unknown": True,
     }
     how = next(name for name, holds in holding.items() if holds)
-    return say(f"rank_failed.do.{how}", type=raised.get("type"), by=left.get("by"))
+    return say(f"rank_failed.do.{how}", type=raised.get("type"), by=left.get("by"), those=lost)
 
 
 # -- restarts --------------------------------------------------------------------------------------
