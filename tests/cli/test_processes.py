@@ -13,7 +13,7 @@ from evenstep.cli.main import main
 from evenstep.cli.processes import StartedRanks
 from evenstep.cli.run import is_rank_zeros_node
 from evenstep.trace.reader import read_spool
-from evenstep.trace.spool.folder import RunFolder, started_ticks
+from evenstep.trace.spool.folder import RunFolder, process_stat, started_ticks
 from evenstep.trace.spool.identity import Identity
 from evenstep.trace.spool.spool import Spool
 from tests.cli.test_deaths import until
@@ -169,3 +169,16 @@ def test_a_rank_whose_child_attaches_is_that_child(run, start):
     os.kill(other.pid, signal.SIGKILL)
     watch._record_exits(PATIENCE_S)
     assert said == [f"rank 1 (process {other.pid}) died: SIGKILL"]
+
+
+def test_of_two_launchers_on_one_host_one_tells(run, start):
+    """As of two nodes that are tried on one machine, with one folder."""
+    rank, said = start("import os; os._exit(2)"), []
+    both = [RankExits(run, said.append) for _ in range(2)]
+    for watch in both:
+        watch._discover()
+    go(rank)
+    until(lambda: process_stat(rank.pid)[0] == "Z")
+    for watch in both:
+        watch._record_exits(PATIENCE_S)
+    assert said == [f"rank 1 (process {rank.pid}) died: exit code 2 before it had attached"]

@@ -135,7 +135,7 @@ class RankExits:
         self._folder.forget_ended()
         for rank in self._missed:
             found = collectable(rank.path) if rank.attempt >= self._first else None
-            if found and not (found.closed or found.ended):
+            if found and not found.closed:
                 self._record(rank, {"monotonic_ns": _heartbeat_ns(rank.path)})
 
     def _record_exits(self, timeout_s: float) -> None:
@@ -198,13 +198,16 @@ class RankExits:
 
     def _record(self, rank: _Rank, ended: dict[str, Any]) -> None:
         """Store how a rank ended in its trace, and report the first that died."""
+        found = collectable(rank.path)
+        if found and found.ended:  # another launcher on this host has told
+            return
         if self._asked:
             ended["asked"] = self._asked
         if kills := _out_of_memory_kills() - self._kills:
             ended["out_of_memory_kills"] = kills
         wrong = "signal" in ended or bool(ended.get("exit_code"))
         if not wrong and "exit_code" not in ended:
-            wrong = not ((found := collectable(rank.path)) and found.closed)
+            wrong = not (found and found.closed)
         if rank.pid in self._unattached and not (wrong and self._bury(rank, ended)):
             if not wrong:
                 self._clean_exit.setdefault(rank.attempt, rank)
@@ -235,7 +238,10 @@ class RankExits:
         identity = dict(self._unattached[rank.pid])
         identity |= {f"anchor_{clock}": ended[clock] for clock in ("monotonic_ns", "realtime_ns")}
         try:
-            spool = Spool.create(rank.path, identity, ring_bytes=1, summary_bytes=1)
+            descriptor = self._folder.claim(rank.attempt, rank.rank)
+            if descriptor is None:  # another launcher on this host was first
+                return False
+            spool = Spool.create(rank.path, identity, ring_bytes=1, summary_bytes=1, fd=descriptor)
         except EvenstepError as error:
             self._say(f"how rank {rank.rank} ended is not recorded: {error}")
             return False
