@@ -32,7 +32,7 @@ BUDGET = {
     "frameworks": 533,  # an observed engine or model is not kept alive
     "hooks": 4749,  # who waits in init_process_group leaves a mark
     "host": 1605,  # what the processes that ranks have started ask of the cores
-    "importers": 10169,
+    "importers": 10161,
     "pacing": 1590,
     "probe": 1608,
     "report": 2897,  # where an action that was not tried applies

@@ -24,7 +24,13 @@ from evenstep.importers.json_rows import MOST_AROUND, rows
          [{"rank": 0, "step": 5, "time_ms": 7}, {"rank": 1, "step": 5, "time_ms": 9}]),
         ({"loss": [3, 4]}, [{}]),  # in which no time is named
         ({"seconds": [], "run": 1}, [{"run": 1}]),
+        ({"tokens_per_step": 9, "time_s": [1, 2]},  # which numbers no step
+         [{"step": 0, "tokens_per_step": 9, "time_s": 1},
+          {"step": 1, "tokens_per_step": 9, "time_s": 2}]),
         # by ranks, whatever they are called
+        ({"run": {"per_rank_ms": [[7, 8], [9]], "step_time_by_rank": [1.5]}},
+         [{"step": 0, "rank": 0, "run/ms": 7}, {"step": 1, "rank": 0, "run/ms": 8},
+          {"step": 0, "rank": 1, "run/ms": 9}, {"rank": 0, "run/step_time": 1.5}]),
         ({"rank0": [0.5, 0.6], "rank1": [0.7]},
          [{"step": 0, "rank": 0, "step_time": 0.5}, {"step": 1, "rank": 0, "step_time": 0.6},
           {"step": 0, "rank": 1, "step_time": 0.7}]),

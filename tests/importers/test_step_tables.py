@@ -375,7 +375,8 @@ def test_python_writes_json_that_is_none_where_a_number_is_not_finite(opened):
 
 def test_times_since_1970_may_be_in_ms(opened):
     rows = "".join(f"0,{step},{1_795_000_000_000 + 250 * step}\n" for step in range(3))
-    assert steps(opened("rank,step,timestamp\n" + rows)) == [(0, 0, 0.25), (0, 1, 0.25)]
+    for name in ("timestamp", "timestamp_ms"):
+        assert steps(opened(f"rank,step,{name}\n" + rows)) == [(0, 0, 0.25), (0, 1, 0.25)]
 
 
 OWN_MS = {0: (100, 110), 1: (130, 120)}  # of each rank, in steps 0 and 1
@@ -756,10 +757,16 @@ def test_a_measure_of_a_gpu_tells_no_workers_apart(opened):
 
 @pytest.mark.parametrize(
     ("unit", "scale"),
-    [("_us", 1e6), (" (\u00b5s)", 1e6), (" [microseconds]", 1e6), ("_minutes", 1 / 60)],
+    [
+        ("_us", 1e6),
+        (" (\u00b5s)", 1e6),
+        (" [microseconds]", 1e6),
+        ("_minutes", 1 / 60),
+        ("_hours", 1 / 3600),
+    ],
 )
 def test_units_are_known_by_their_names_and_signs(opened, unit, scale):
-    text = "".join(f"{s},{r},{ms / 1e3 * scale:.9f}\n" for s, r, ms in ROWS)
+    text = "".join(f"{s},{r},{ms / 1e3 * scale:.15f}\n" for s, r, ms in ROWS)
     assert sorted(steps(opened(f"step,rank,step_time{unit}\n{text}"))) == READ
 
 

@@ -680,6 +680,8 @@ def test_a_bar_shown_again_at_its_end_is_no_further_epoch(opened, between):
          "a dump of a process's stacks.*give its flight recorder's dumps"),
         ('# TYPE DCGM_FI_DEV_GPU_UTIL gauge\nDCGM_FI_DEV_GPU_UTIL{gpu="0"} 93\n',
          "a monitor of devices.*give the job's log"),
+        ('nccl_exec_time_microseconds{version="v5.1",gpu="GPU0",collective="AllReduce"} 1154.87\n',
+         "of the NCCL Inspector for Prometheus.*let it write JSON"),
         ("# gpu   pwr gtemp    sm\n# Idx     W     C     %\n    0    93    41    98\n",
          "a monitor of devices"),
         ('[{"name": "process_name", "pid": 5, "ph": "M", "args": {"name": "Ascend Hardware"}}]\n',

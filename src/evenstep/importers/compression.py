@@ -62,12 +62,15 @@ class Stream:
         """Read at most `count` bytes; none at the end."""
         try:
             data: bytes = self._read(count)
-        except (OSError, EOFError, zlib.error) as error:
-            raise self._damaged(error) from error
         except Exception as error:
-            if type(error).__name__ != "ZstdError":  # its module may be missing
+            if not isinstance(error, OSError | EOFError | zlib.error) and (
+                type(error).__name__ != "ZstdError"  # its module may be missing
+            ):
                 raise
-            raise self._damaged(error) from error
+            raise TraceError(
+                f"{self.path}: the compressed data is damaged or cut short after "
+                f"{self.read_bytes} decompressed bytes ({error}); copy the file again"
+            ) from error
         self.read_bytes += len(data)
         if self.read_bytes > self.limit_bytes:
             raise _too_large(self.path, self.limit_bytes)
@@ -78,12 +81,6 @@ class Stream:
     def pieces(self) -> Iterator[bytes]:
         """Yield the rest of the contents, up to `PIECE_BYTES` at a time."""
         return iter(lambda: self.read(PIECE_BYTES), b"")
-
-    def _damaged(self, error: Exception) -> TraceError:
-        return TraceError(
-            f"{self.path}: the compressed data is damaged or cut short after "
-            f"{self.read_bytes} decompressed bytes ({error}); copy the file again"
-        )
 
 
 def _too_large(path: Path, limit_bytes: int) -> TraceError:

@@ -8,7 +8,8 @@ from itertools import islice
 from typing import Any
 
 _RANK = re.compile(r"(?:(?:global_?)?(?:rank|worker)[ _-]?)?(\d{1,7})", re.IGNORECASE)
-_STEP = re.compile(r"(?:.*_)?(?:step|iter|iteration)", re.IGNORECASE)
+_STEP = re.compile(r"(?:.*_)?(?<!per_)(?:step|iter|iteration)", re.IGNORECASE)
+_PER_RANK = re.compile(r"per_?rank_(?=.)|_(?:per|by)_?rank$", re.IGNORECASE)
 _TIME = re.compile(r"time|duration|second|(?:^|[^a-z])[mun]?s\W?$", re.IGNORECASE)
 MOST_AROUND = 64  # values of an object that each row in it has
 UNNAMED = "step_time"  # a list of numbers by rank alone
@@ -70,10 +71,13 @@ def _of_object(value: Mapping[str, Any], around: Row) -> Iterator[Row]:
 
 
 def _flat(value: Mapping[str, Any]) -> Row:
-    """An object with the values of those in it as its own; an object of ranks stays one."""
+    """An object with the values of those in it as its own; an object of ranks stays one, and a
+    list `per_rank_step_time` becomes one."""
     found: Row = {}
     for key, one in value.items():
-        if isinstance(one, dict) and one and not _by_rank(one):
+        if isinstance(one, list) and _PER_RANK.search(key):
+            found[_PER_RANK.sub("", key)] = {str(rank): each for rank, each in enumerate(one)}
+        elif isinstance(one, dict) and one and not _by_rank(one):
             found |= {f"{key}/{name}": inner for name, inner in _flat(one).items()}
         else:
             found[key] = one

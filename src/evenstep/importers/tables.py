@@ -28,17 +28,13 @@ if TYPE_CHECKING:
     import duckdb
 
 #: Names of columns, by kind of table and by what they hold.
-COLUMNS: dict[str, dict[str, list[str]]] = read_toml(Path(__file__).with_name("columns.toml"))
+COLUMNS: dict[str, dict[str, Any]] = read_toml(Path(__file__).with_name("columns.toml"))
+UNITS_S: dict[str, float] = COLUMNS.pop("units")
 PARQUET = b"PAR1"
 SEPARATORS = ",;\t|"
 _FIGURE = re.compile(r"[ \"']*[-+.]?\d")
 MOST_ROWS = 20_000_000
 RELATIVE = "norm"  # suffix of the names of normalized values
-UNITS_S = {
-    "s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0, "seconds": 1.0, RELATIVE: 1e-3,
-    "minutes": 60.0, "ms": 1e-3, "msec": 1e-3, "msecs": 1e-3, "milliseconds": 1e-3, "us": 1e-6,
-    "usec": 1e-6, "microseconds": 1e-6, "ns": 1e-9, "nanoseconds": 1e-9,
-}  # fmt: skip
 EXAMINED = 100  # lines in which quotes are looked for
 MOST_JSON_BYTES = 64_000_000  # of a table in one value
 #: Written by Python where a number is not finite; strings that hold such words are left alone.
@@ -172,7 +168,10 @@ def read_table(
             connection.register("written", _of_json(file, wanted, limits))
         _load(connection, file, place, numbers, texts)
         if file.separator:
-            limits += _rejected_lines(connection, file.path)
+            query = "SELECT count(DISTINCT line), min(line) FROM reject_errors"
+            count, first = connection.execute(query).fetchall()[0]
+            said = f"{count} lines that are not rows were left out; the first is line {first}"
+            limits += [f"{file.path}: {said}"] if count else []
         table = _fetch(connection, numbers, texts)
     columns = [*table.numbers.values(), *(code for _, code in table.texts.values())]
     if any(len(column) >= MOST_ROWS for column in columns):
@@ -224,14 +223,6 @@ def _csv_reader(file: TableFile, path: str) -> str:
         f"null_padding = true, strict_mode = false, store_rejects = true, "
         f"compression = '{packed}', parallel = {not file.quoted})"  # line breaks in quotes
     )
-
-
-def _rejected_lines(connection: duckdb.DuckDBPyConnection, path: Path) -> list[str]:
-    """A sentence about lines that are not rows, if there are any."""
-    query = "SELECT count(DISTINCT line), min(line) FROM reject_errors"
-    count, first = connection.execute(query).fetchall()[0]
-    said = f"{path}: {count} lines that are not rows were left out; the first is line {first}"
-    return [said] if count else []
 
 
 def _fetch(
