@@ -181,3 +181,13 @@ def test_a_slow_link_is_known_by_the_speed_that_adapters_state():
     assert "of 25 GB/s expected" in worst.cause
     gained = 1 - whole.step_time.mean_ns / result.step_time.mean_ns
     assert 0.85 * gained < worst.severity < gained
+
+
+def test_full_adapters_of_parameter_servers_are_no_slow_links():
+    """Each of two holds half of what seven others send it and have back, a quarter of the bus
+    bandwidth of a ring of eight."""
+    servers = "collectives.algorithm=server", "collectives.servers=2"
+    nodes = "cluster.nodes=8", "cluster.gpus_per_node=1", "work.gradient_bytes=800MB"
+    first = found(*nodes, *servers).findings[0]
+    assert first.mode == "bandwidth_bound"
+    assert "no less than the 3.12 GB/s expected (the speed of the network adapters)" in first.cause

@@ -27,6 +27,7 @@ from evenstep.diagnose.measure.hosts import busiest, node_of, rack_of
 from evenstep.statistics.interval import z
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Array, Columns, key_numbers, positions_by_key, rows_by_key
+from evenstep.trace.ranks import parse_ranks
 from evenstep.trace.spool.layout import FROM_ROOT, SYNCHRONIZING_OPS, TO_ROOT, Kind, Op
 from evenstep.trace.trace import Trace
 
@@ -386,11 +387,26 @@ def _shape(trace: Trace, measured: Transfers, groups: list[int], *key: int) -> S
     whole = np.maximum(np.bincount(at, weight), 1)
     floors = np.bincount(at, weight * kinds.floor_ns[mine]) / whole
     line = line_through(sizes, floors, np.sqrt(whole)) if len(sizes) else None
-    on = Counter(node_of(trace, one) for one in trace.groups[groups[0]].ranks if one in trace.ranks)
-    # each of the m ranks of a node sends its part to all n - m elsewhere, where a ring goes once
-    away = max(m * (members - m) for m in on.values()) / max(members - 1, 1)
     shape = Shape(op, members, nodes, leaving, tuple(groups), mask, sizes, floors, line, trees)
-    return shape._replace(passes=away) if op == Op.ALL_TO_ALL and nodes > 1 else shape
+    holders = _holders(trace, op, groups[0])
+    if nodes < 2 or not holders:
+        return shape
+    on, held = (
+        Counter(node_of(trace, one) for one in ranks if one in trace.ranks)
+        for ranks in (trace.groups[groups[0]].ranks, holders)
+    )
+    # each of the h holders of a node has a part from all n - m elsewhere, where a ring goes once
+    away = max(held[node] * (members - on[node]) for node in on) / (members - 1)
+    return shape._replace(passes=away * members / len(holders))
+
+
+def _holders(trace: Trace, op: int, group: int) -> tuple[int, ...]:
+    """The ranks to which all others send: everybody in an all-to-all, parameter servers in their
+    all-reduces, and nobody in a ring."""
+    servers = trace.groups[group].backend.partition(", servers ")[2]
+    if op == Op.ALL_REDUCE and servers:
+        return parse_ranks(servers)
+    return trace.groups[group].ranks if op == Op.ALL_TO_ALL else ()
 
 
 # -- references ------------------------------------------------------------------------------------

@@ -236,13 +236,18 @@ def server(request: Request) -> Pattern:
     """Push to the parameter servers and pull from them; each holds an equal part of the data."""
     if request.operation != "all_reduce":
         return direct(request)
-    count = min(request.servers, request.size)
-    holders = np.arange(count) * request.size // count
+    holders = holders_of(request.servers, request.size)
     worker, holder = (grid.reshape(-1) for grid in np.meshgrid(np.arange(request.size), holders))
     other = worker != holder
     pair = (request.members[:, worker[other]], request.members[:, holder[other]])
-    part = request.bytes / count
+    part = request.bytes / len(holders)
     return (_messages(*pair, part), _messages(*pair[::-1], part))
+
+
+def holders_of(servers: int, members: int) -> Array:
+    """The members, by their number, that are parameter servers."""
+    count = min(servers, members)
+    return np.arange(count) * members // count
 
 
 def nvls(request: Request) -> Pattern:

@@ -13,6 +13,7 @@ import numpy as np
 
 from evenstep.scenario import schema
 from evenstep.scenario.scenario import Scenario
+from evenstep.simulate.fabric.collectives import holders_of
 from evenstep.simulate.fabric.machines import Machines
 from evenstep.simulate.fabric.placement import Placement
 from evenstep.simulate.job.recording import START_NS, extra_records
@@ -81,12 +82,19 @@ class RunInfo:
         return [
             [
                 _text({"uid": group_uid(row, label), "name": label, "ranks": format_ranks(row),
-                       "base": 0, "backend": "simulated"})
-                for index, row in enumerate(members.tolist())
+                       "base": 0, "backend": self._backend(row)})
+                for index, row in enumerate(members)
                 for label in [name if len(members) == 1 else f"{name}{index}"]
             ]
             for name, members in self.partitions
         ]  # fmt: skip
+
+    def _backend(self, members: Array) -> str:
+        """What moves a group's data, and the parameter servers among its ranks."""
+        how = self.scenario.collectives
+        if how.algorithm != "server":
+            return "simulated"
+        return f"simulated, servers {format_ranks(members[holders_of(how.servers, len(members))])}"
 
 
 class FolderArchive:
