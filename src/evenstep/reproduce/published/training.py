@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
+import numpy as np
+
 from evenstep.allreduce import Link, ring
 from evenstep.reproduce.published.collectives import simulated_collective
 from evenstep.reproduce.published.rows import Fitted, PublishedRow, System
@@ -96,11 +98,10 @@ def ddp() -> System:
         predicted = overlap_gain(ratio, DDP_BUCKETS[model])
         rows.append(PublishedRow(f"{model}, {backend}", gain, predicted, "share",
                                  note="left out; predicted from the other three"))  # fmt: skip
-    slower = ratios["ResNet-50", "gloo"] / ratios["ResNet-50", "NCCL"]
     fitted = [
         Fitted("m/b of ResNet-50, NCCL", ratios["ResNet-50", "NCCL"], ""),
         Fitted("m/b of BERT, NCCL", ratios["BERT", "NCCL"], ""),
-        Fitted("gloo ÷ NCCL", slower, ""),
+        Fitted("gloo ÷ NCCL", ratios["ResNet-50", "gloo"] / ratios["ResNet-50", "NCCL"], ""),
     ]
     return System.of("ddp", rows, *fitted)
 
@@ -113,14 +114,13 @@ HOROVOD = {
     "ResNet-101": (178e6, 64 * (1 / 219 + (1 / 91.8 - 1 / 219) * (7.6 - 3.8) / (11.3 - 3.8)), 0.90),
     "VGG-16": (553e6, 64 / 154.0, 0.68),
 }
-_NIC_GBPS = 25 / 8
 
 
 def horovod() -> System:
     """512 P100 in servers of four, one 25 Gb/s NIC each."""
 
     def transfer(size_bytes: float) -> float:
-        return ring(size_bytes, 512, Link(_NIC_GBPS)).time_ns / 1e9
+        return ring(size_bytes, 512, Link(25 / 8)).time_ns / 1e9
 
     size, compute, efficiency = HOROVOD["VGG-16"]
     exposed = compute * (1 / efficiency - 1) / transfer(size)
@@ -135,45 +135,45 @@ def horovod() -> System:
     )
 
 
-#: TFLOP/s of a GPU by GPUs: 174.6 billion parameters, batch 1,536 (Narayanan et al. 2021, table 2).
-ZERO_TFLOPS = {384: 144.0, 768: 88.0, 1536: 44.0}
-#: Parameters over hidden size² of a layer's weights, and the layers and hidden size.
-ZERO_WEIGHTS, ZERO_LAYERS, ZERO_HIDDEN = (3, 1, 4, 4), 96, 12288
-#: Seconds of a kernel of 2.9 µs among its like, launched one by one on a V100 (Gray, "Getting
-#: Started with CUDA Graphs", NVIDIA technical blog, 2019).
-KERNEL_S = 3.8e-6
+#: Model, layers, hidden size, GPUs, sequences of a step, TFLOP/s of a GPU (Narayanan et al. 2021,
+#: table 2). The rate of compute and the time of a rank's part are fitted to the first two.
+ZERO = (
+    ("530B", 105, 20480, 640, 2560, 138.0), ("530B", 105, 20480, 1120, 2240, 98.0),
+    ("530B", 105, 20480, 2240, 2240, 48.0), ("175B", 96, 12288, 384, 1536, 144.0),
+    ("175B", 96, 12288, 768, 1536, 88.0), ("175B", 96, 12288, 1536, 1536, 44.0),
+)  # fmt: skip
+ZERO_WEIGHTS = 3, 1, 4, 4  # of a layer: parameters over hidden size²
 
 
 def zero() -> System:
     """ZeRO-3 of that year: each weight is gathered by itself, and nothing computes meanwhile."""
+    flops, exchanges_s, parts = np.array([_zero_step(*row[1:5]) for row in ZERO]).T
+    left_s = flops / [row[-1] * 1e12 for row in ZERO] - exchanges_s
+    flop_s, part_s = np.linalg.solve(np.stack([flops, parts], axis=1)[:2], left_s[:2])
+    rates = flops / (flops * flop_s + exchanges_s + parts * part_s) / 1e12
+    rows = [
+        PublishedRow(f"{row[0]}, {row[3]:,} GPUs", row[-1], float(rate), "TFLOP/s a GPU",
+                     fitted=row in ZERO[:2], modelled=False)
+        for row, rate in zip(ZERO, rates, strict=True)
+    ]  # fmt: skip
+    return System.of("zero", rows, Fitted("compute", float(1e-12 / flop_s), "TFLOP/s a GPU"),
+                     Fitted("a rank's part of a gather", float(part_s * 1e6), "µs"))  # fmt: skip
+
+
+def _zero_step(layers: int, hidden: int, gpus: int, batch: int) -> tuple[float, float, int]:
+    """FLOPs of a GPU, seconds of all gathers and scatters, and ranks' parts in them."""
     flops = megatron_flops(
-        1536 * 2048, layers=ZERO_LAYERS, hidden=ZERO_HIDDEN, sequence=2048, vocabulary=51200,
+        batch * 2048, layers=layers, hidden=hidden, sequence=2048, vocabulary=51200,
         recomputed=True,
     )  # fmt: skip
-    first = min(ZERO_TFLOPS)
-    compute_s = flops / (first * ZERO_TFLOPS[first] * 1e12) - _zero_exchanges_s(first)
-
-    def tflops(gpus: int) -> float:
-        return flops / (gpus * (compute_s * first / gpus + _zero_exchanges_s(gpus)) * 1e12)
-
-    rows = [
-        PublishedRow(f"{gpus:,} GPUs", measured, tflops(gpus), "TFLOP/s a GPU",
-                     fitted=gpus == first, modelled=False)
-        for gpus, measured in ZERO_TFLOPS.items()
-    ]  # fmt: skip
-    return System.of("zero", rows, Fitted("compute of 384 GPUs", compute_s, "s"))
-
-
-def _zero_exchanges_s(gpus: int) -> float:
-    """All gathers and scatters of a step, one after the other."""
-    times = {
+    times_s = {
         (operation, weight): simulated_collective(
-            "dgx-a100", gpus // 8, 2 * weight * ZERO_HIDDEN**2, (f"work.operation={operation}",)
-        ).alone_ns / 1e9 + gpus * KERNEL_S
+            "dgx-a100", gpus // 8, 2 * weight * hidden**2, (f"work.operation={operation}",)
+        ).alone_ns / 1e9
         for operation in ("all_gather", "reduce_scatter") for weight in set(ZERO_WEIGHTS)
     }  # fmt: skip
-    each = (3 * times["all_gather", w] + times["reduce_scatter", w] for w in ZERO_WEIGHTS)
-    return ZERO_LAYERS * sum(each)
+    each = (3 * times_s["all_gather", w] + times_s["reduce_scatter", w] for w in ZERO_WEIGHTS)
+    return flops / gpus, layers * sum(each), 4 * len(ZERO_WEIGHTS) * layers * gpus
 
 
 @cache
