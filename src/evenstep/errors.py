@@ -15,7 +15,7 @@ exits 2.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 
@@ -51,6 +51,12 @@ class MissingExtra(EvenstepError, ImportError):  # noqa: N818 - it names what is
             f"{purpose} needs {package}, which is not installed; "
             f'install it with: pip install "evenstep[{extra}]"'
         )
+
+
+def nothing_read(limits: Iterable[str], otherwise: str, mend: str = "") -> TraceError:
+    """The error of an input of which all was left out, as `limits` tells, or had nothing in it."""
+    reasons = "; ".join(limit.removeprefix("left out: ") for limit in limits)
+    return TraceError(f"nothing to read: {reasons or otherwise}{mend}")
 
 
 @contextmanager

@@ -71,7 +71,9 @@ def test_the_timeline_shows_who_was_waited_for(export, tmp_path):
 
 
 def test_only_some_steps_can_be_written(export, tmp_path):
-    assert "steps 10 to 12 of 60" in export("--perfetto", tmp_path / "a", "--steps", "10-12")[2]
+    told = export("--perfetto", tmp_path / "a", "--steps", "10-12")[2]
+    assert "steps 10 to 12 of 0 to 59" in told
+    assert " bytes)" in export("--perfetto", tmp_path / "b", "--steps", "0-99")[2]  # all of them
     names = {one["name"] for one in Reader((tmp_path / "a").read_bytes()).slices}
     assert {name for name in names if name.startswith("step")} == {"step 10", "step 11", "step 12"}
 
@@ -170,7 +172,7 @@ def test_an_address_is_checked_before_the_run_is_read(tmp_path, capsys):
 
 def test_of_steps_of_which_some_are_missing_those_there_are_written(export, tmp_path):
     told = export("--perfetto", tmp_path / "a", "--steps", "58-2000")[2]
-    assert "steps 58 to 59 of 60" in told
+    assert "steps 58 to 59 of 0 to 59" in told
 
 
 @pytest.mark.parametrize("words", [("--serve", "x"), ("--steps", "9-3"), ("--above", "2")])

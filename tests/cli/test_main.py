@@ -1,5 +1,7 @@
+import gzip
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -82,3 +84,25 @@ def test_a_reader_that_leaves_is_no_error(start):
     child.stdout.close()
     assert child.wait() in (0, 141)  # 0 if all had been written before
     assert child.stderr.read() == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("rank-00000.spool", b"something else"),
+        ("rank-00000.spool", b"EVNSTEP\0, cut short"),
+        ("table.parquet", b"PAR1 PAR1"),
+        ("profile.sqlite", b"SQLite format 3\0, cut short"),
+        ("operations.csv", b"rank,step,operation,start,end\n0,0,x,y,z\n"),
+        ("log.gz", gzip.compress(b"step 1\n" * 100)[:-9]),
+        ("members.json.gz", gzip.compress(b'{"traceEvents": [') + b"\x1f\x8bx"),
+    ],
+)
+def test_a_broken_file_is_named_once_and_in_words(tmp_path, monkeypatch, capsys, name, data):
+    pytest.importorskip("duckdb")
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_bytes(data)
+    assert command_line.main(["diagnose", name]) == 2
+    assert (told := capsys.readouterr().err).count(name) == 1
+    assert "b'" not in told
+    assert "left out" not in told

@@ -104,6 +104,22 @@ def test_cores_that_the_loaders_of_the_ranks_need_are_told_from_those_of_others(
     assert ("processes that they started 3" in finding.cause) == bool(children)  # 4 times 0.75
 
 
+@pytest.mark.parametrize(("running", "told"), [(5, "fewer ranks"), (13, "move what else runs")])
+def test_cores_for_which_ranks_compete_between_long_waits_are_not_laid_to_others(running, told):
+    """Three ranks sleep for two thirds of the step while a fourth works, then compute beside it: on
+    average all need fewer than 2 cores, and 4 while none sleeps."""
+    waits = np.random.default_rng(0).exponential(30 * MS, (60, 4))
+    world = World(noise=0.02).delayed(Phase.BACKWARD, waits, without_core=True)
+    world = world.slow(1, Phase.BACKWARD, 200 * MS)
+    trace = with_scheduler(world.trace(), running=running, cores=2)
+    steps = trace.of_kind(Kind.STEP)
+    used = np.where(steps["rank"] == 1, 260 * MS, 64 * MS)
+    steps = steps.with_column("group_seq", used)
+    trace.events = Columns.concatenate([trace.events.select(trace.events.kind != Kind.STEP), steps])
+    (finding,) = (one for one in diagnose(trace).findings if one.title == "CPU oversubscription")
+    assert told in finding.options[0].action
+
+
 def test_a_cause_is_no_surer_than_its_cost():
     """Of two steps the cost of too few cores may be nothing."""
     (finding,) = diagnose(sampled(crowded(1, steps=2))).findings

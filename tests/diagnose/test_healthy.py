@@ -3,8 +3,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.sentences import partial
 from evenstep.trace.spool.layout import Phase
-from tests.diagnose.synthetic import MS, World
+from tests.diagnose.synthetic import MS, World, with_missing
 
 WORLDS = st.builds(
     World,
@@ -53,6 +54,15 @@ def test_shares_are_those_of_the_program():
     assert shares["compute"] == pytest.approx(64 / 64.7)
     assert shares["exposed_communication"] == pytest.approx(0.5 / 64.7)
     assert shares["input"] == pytest.approx(0.2 / 64.7)
+
+
+def test_that_throughput_is_in_steps_for_lack_of_a_ranks_batch_is_said():
+    lacking = with_missing(World(ranks=4, samples=8).trace(), 2)
+    told = "throughput is in steps"
+    for trace, says in ((lacking, True), (World().trace(), False)):
+        diagnosis = diagnose(trace)
+        assert any(limit.startswith(told) for limit in diagnosis.limits) == says
+        assert (told in partial(diagnosis.summary, diagnosis.limits)) == says
 
 
 def test_throughput_counts_samples_where_every_rank_knows_them():

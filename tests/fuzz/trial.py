@@ -3,9 +3,9 @@
     python -m tests.fuzz.trial FIRST COUNT [SUBJECT…]
 
 Prints a line of JSON for each finding, and at last how many inputs there were. A finding is a
-traceback, more than a second of CPU for a megabyte and two besides, more memory than ten times the
-file and 200 MB, or anything done that a reader never does: a process, a connection, a file written
-elsewhere.
+traceback, a refusal that names the file twice, more than a second of CPU for a megabyte and two
+besides, more memory than ten times the file and 200 MB, or anything done that a reader never does:
+a process, a connection, a file written elsewhere.
 """
 
 import json
@@ -109,8 +109,9 @@ def _try(
     try:
         signal.setitimer(signal.ITIMER_VIRTUAL, 3 * limit_s if number is not None else 0)
         subject.read(path)
-    except known:
-        pass
+    except known as refusal:
+        if str(refusal).count(str(path)) > 1:
+            what = f"refused with its path twice: {refusal}"
     except (Exception, TooSlow):
         what = traceback.format_exc(limit=-6)
     finally:

@@ -227,7 +227,7 @@ def test_an_operation_counts_once(written):
 
 
 def test_a_table_without_a_usable_row_says_why(written):
-    with pytest.raises(TraceError, match=r"no operation that could be read: .*start_ts"):
+    with pytest.raises(TraceError, match=r"nothing to read: .*start_ts"):
         opened(written([HEADER, "0,0,0,0,gc,never,1,0,0,0,0"]))
 
 

@@ -276,3 +276,19 @@ def test_a_cause_does_not_repeat_the_title_that_heads_it(diagnosis: Diagnosis) -
     diagnosis.findings[:] = [replace(finding, cause=cause)]
     assert lines(diagnosis)[0].startswith("CPU oversubscription: 27 % of step time")
     assert lines(diagnosis)[1].endswith("why     4 runnable tasks on 2 cores")
+
+
+@pytest.mark.parametrize("healthy", [True, False])
+def test_that_a_run_was_paced_and_what_that_did_is_said(
+    diagnosis: Diagnosis, healthy: bool
+) -> None:
+    assert "acing" not in brief.render(diagnosis)
+    if healthy:
+        diagnosis.findings.clear()
+    diagnosis.summary["pacing"] = {
+        "ranks": [0, 1], "held_ranks": [0], "held_share": 0.4, "held_mean_ns": 2e6,
+        "verdicts": {"does not pay": 2},
+    }  # fmt: skip
+    told = " ".join(lines(diagnosis))
+    assert "Pacing delayed rank 0 in 40 % of the paced ranks' steps, by 2 ms" in told
+    assert "result of its trials: does not pay" in told

@@ -22,7 +22,7 @@ from evenstep.diagnose.measure.attempts import PREEMPTED, attempts_of
 from evenstep.diagnose.measure.culprits import with_probe, with_stacks
 from evenstep.diagnose.measure.effects import account, checkpoints, effects_of_actions, pacing
 from evenstep.diagnose.measure.grid import StepGrid
-from evenstep.diagnose.measure.overview import regimes, summary
+from evenstep.diagnose.measure.overview import regimes, summary, throughput
 from evenstep.diagnose.modes import async_staleness, endings
 from evenstep.diagnose.modes.catalog import MODES
 from evenstep.diagnose.modes.synchronization import slow_together
@@ -181,6 +181,7 @@ def _limits(case: Case) -> list[str]:
         f"device{'_alone' * (device and not (grid.graph.host >= 0).any())}": device,
         "partial": partial,
         "apart": len(trace.ranks) > 1 and not met,
+        "batches": bool(grid.samples.any()) and throughput(trace, grid)["unit"] == "steps/s",
         "uneven": alone_steps,
     }
     numbers = {

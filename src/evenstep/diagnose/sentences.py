@@ -257,8 +257,10 @@ def verdict(findings: Sequence[Finding], summary: Mapping[str, Any], fabric: str
 def partial(summary: Mapping[str, Any], limits: Sequence[str]) -> str:
     """Return what of the run was not read, in one sentence; empty if all was."""
     ranks, world = summary.get("ranks", 0), summary.get("world", 0)
-    whole = f"{ranks:,} of {words.plural(world, 'rank')} (waits for the others look like transfer)"
-    parts = [whole] if ranks < world else []
+    hidden = "waits for the others look like transfer"
+    if any(limit.startswith("throughput is in steps") for limit in limits):
+        hidden += "; throughput is in steps"
+    parts = [f"{ranks:,} of {words.plural(world, 'rank')} ({hidden})"] if ranks < world else []
     parts += [limit.partition(":")[0] for limit in limits if " went on for " in limit]
     for how in ("left out", "read in part"):
         files = [limit for limit in limits if limit.startswith(f"{how}: ")]

@@ -69,7 +69,7 @@ class Stream:
                 raise
             raise TraceError(
                 f"{self.path}: the compressed data is damaged or cut short after "
-                f"{self.read_bytes} decompressed bytes ({error}); copy the file again"
+                f"{self.read_bytes} decompressed bytes; copy the file again"
             ) from error
         self.read_bytes += len(data)
         if self.read_bytes > self.limit_bytes:

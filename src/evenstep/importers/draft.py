@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from evenstep.errors import TraceError
+from evenstep.errors import TraceError, nothing_read
 from evenstep.trace.columns import Array, Columns, positions_by_key
 from evenstep.trace.ranks import MOST_MEMBERS, group_uid
 from evenstep.trace.spool.layout import Flag, Kind, Op
@@ -112,8 +112,7 @@ class Draft:
     def trace(self, run: Mapping[str, Any], *, world: int | None = None) -> Trace:
         """The assembled trace. Raises `TraceError` where no rank was entered."""
         if not self.ranks:
-            reasons = "; ".join(self.limits)
-            raise TraceError(f"nothing to read: {reasons or 'there is no rank in it'}")
+            raise nothing_read(self.limits, "there is no rank in it")
         size = max(self.ranks) + 1
         size = max(size, world or 0, *(max(g.ranks, default=-1) + 1 for g in self._group_table), 0)
         events = _number(Columns.concatenate([Columns.filled({}, EVENT_TYPES, 0), *self._tables]))

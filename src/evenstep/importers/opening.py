@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from evenstep.errors import MissingExtra, TraceError, UsageError
+from evenstep.errors import MissingExtra, TraceError, UsageError, nothing_read
 from evenstep.trace.reports import report_file
 from evenstep.values import merged
 
@@ -135,7 +135,7 @@ def sort_out(paths: Sequence[Path]) -> InputPaths:
     for files in _by_run(loose) if loose else ():
         _take(given, files)
     if not given.bundles:
-        raise TraceError(_nothing(given))
+        raise _nothing(given)
     return given
 
 
@@ -290,13 +290,12 @@ def _recognise(path: Path) -> tuple[SourceFile, dict[str, TraceFormat | Companio
     return source, found
 
 
-def _nothing(given: InputPaths) -> str:
+def _nothing(given: InputPaths) -> TraceError:
     """Say why there is no trace."""
     if given.companions:
         known, sources = given.companions[0]
-        return (
+        return TraceError(
             f"{sources[0].path} is a {known.name}: it describes the fabric, not a run; give it "
             "beside a trace"
         )
-    reasons = "; ".join(line.removeprefix("left out: ") for line in given.limits[:3])
-    return f"nothing to read: {reasons}; `evenstep diagnose --help` lists the formats"
+    return nothing_read(given.limits[:3], "", "; `evenstep diagnose --help` lists the formats")

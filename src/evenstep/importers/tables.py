@@ -70,7 +70,8 @@ def _connection(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         try:
             yield connection
         except duckdb.Error as error:
-            reason = str(error).splitlines()[0]
+            reason = str(error).splitlines()[0].partition(": ")[2]
+            reason = re.sub(f" ['\"]{re.escape(str(path))}['\"]", "", reason)
             raise TraceError(f"{path} cannot be read: {reason}; export it again") from error
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evenstep.errors import TraceError
+from evenstep.errors import TraceError, nothing_read
 from evenstep.trace import reader
 from evenstep.trace.columns import Array
 from evenstep.trace.cores import iterate_on_cores
@@ -133,8 +133,7 @@ def read_spools(root: Path, attempt: int | None) -> Spools:
     limits += [f"left out: {error}" for error in unread.values()]
     usable = [item for item in found if not isinstance(item, TraceError)]
     if not usable:
-        reasons = "; ".join(limits) or "no rank has attached: there is no rank-*.spool in it"
-        raise TraceError(f"nothing to read in {root}: {reasons}")
+        raise nothing_read(limits, f"no rank has attached: there is no rank-*.spool in {root}")
     contents = [item.contents if isinstance(item, Survey) else item for item in usable]
     kept = _one_run(contents, limits)
     surveys = [item for at in kept if isinstance(item := usable[at], Survey)]

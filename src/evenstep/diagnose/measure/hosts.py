@@ -315,17 +315,18 @@ class Contention(NamedTuple):
     switches_per_step: float  # involuntary, mean over ranks
     ranks: int  # on the worst node
     own: float  # cores that its ranks there use or wait for; ∞ unknown
+    together: float  # the same while they wait for no other rank: then they compute side by side
     children: float  # the same of processes that these started, such as DataLoader workers
 
     @property
     def due_to(self) -> str:
         """Who takes the cores: the ranks themselves, so that "fewer" would do, "loaders" and other
         processes that they started, or "others" on the node."""
-        if self.own > self.cores:
+        rest = self.runnable - self.own
+        if self.together > self.cores and self.together >= rest:
             return "fewer"
-        rest = self.runnable - self.own - self.children
         enough = self.own + self.children <= self.cores
-        return "others" if enough or self.children < rest else "loaders"
+        return "others" if enough or 2 * self.children < rest else "loaders"
 
     @property
     def oversubscribed(self) -> bool:
@@ -354,13 +355,12 @@ def contention(trace: Trace, grid: StepGrid) -> Contention | None:
     mine = np.isin(grid.ranks, there)
     wanted_ns = (grid.cpu_ns + grid.run_delay_ns)[:, mine].sum()
     theirs_ns = growth(trace, grid, "cpu.children_ns")[:, mine].sum()
-    own, children = (
-        len(there) * float(ns) / float(grid.duration_ns[:, mine].sum())
-        for ns in (wanted_ns, theirs_ns)
-    )
+    spent, blocked = (float(ns[:, mine].sum()) for ns in (grid.duration_ns, grid.blocked_ns))
+    own, children = (len(there) * float(ns) / spent for ns in (wanted_ns, theirs_ns))
+    own = own if grid.cpu_ns.any() else np.inf
     shares = grid.run_delay_ns.sum(axis=0) / spent_ns
     return Contention(
         run_delay_share=float(np.quantile(shares, 0.5, method="lower")), runnable=worst * allowed,
         cores=allowed, node=node, switches_per_step=float(grid.switches.mean()), ranks=len(there),
-        own=own if grid.cpu_ns.any() else np.inf, children=children,
+        own=own, together=own * spent / max(spent - blocked, 1.0), children=children,
     )  # fmt: skip

@@ -77,7 +77,8 @@ def _excerpt(trace: Trace, steps: tuple[int, int] | None) -> tuple[Trace, str]:
     else:
         steps = held_steps(trace, steps)
     wanted = dict.fromkeys((*SHOWN, Kind.SAMPLE, Kind.MARKER), EVENT_COLUMNS[1:])
-    words = f"steps {steps[0]} to {steps[1]} of {len(numbers)}"
+    most = (int(numbers[0]), int(numbers[-1])) if len(numbers) else steps
+    words = "steps {} to {} of {} to {}".format(*steps, *most) if steps != most else ""
     return trace.window(steps[0], steps[1] + 1, wanted), words
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from evenstep.errors import TraceError
+from evenstep.errors import TraceError, nothing_read
 from evenstep.importers.content import SourceFile, TraceFormat, usable
 from evenstep.importers.draft import FIRST_NS, Draft
 from evenstep.importers.file_ranks import absent
@@ -78,8 +78,7 @@ def read(sources: Sequence[SourceFile]) -> Trace:
         said = _calls_of(file, calls, place.world)
         ranks.append(Profile(file, place, steps_of(file), calls, said, file.path in unlaunched))
     if not ranks:
-        reasons = (line.removeprefix("left out: ") for line in draft.limits)
-        raise TraceError("nothing to read: " + "; ".join(reasons))
+        raise nothing_read(draft.limits, "it has no events")
     ranks, unsaid = group_calls(ranks)
     for each in ranks:
         place = each.place

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evenstep.errors import TraceError
+from evenstep.errors import TraceError, nothing_read
 from evenstep.importers.content import SourceFile, TraceFormat, usable
 from evenstep.importers.draft import LATEST_NS, MOST_BYTES, ORIGIN_NS, Draft
 from evenstep.importers.kineto.names import operation
@@ -83,8 +83,7 @@ def read(sources: Sequence[SourceFile]) -> Trace:
     read_one = partial(_rows, draft=draft)
     table = Columns.concatenate(list(usable(sources, draft.limits, read_one)))
     if not len(table):
-        reasons = "; ".join(draft.limits) or "it has no rows"
-        raise TraceError(f"{sources[0].path} has no collective that could be read: {reasons}")
+        raise nothing_read(draft.limits, f"{sources[0].path} has no collective")
     for rank in np.unique(table["rank"]).tolist():
         draft.rank(rank, {"device_clock": "host"}, boot_id="one table")
     _enter(draft, table)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from evenstep.errors import TraceError
+from evenstep.errors import TraceError, nothing_read
 from evenstep.importers.content import SourceFile, TraceFormat, usable
 from evenstep.importers.draft import Draft
 from evenstep.importers.kineto.names import MESSAGES, operation
@@ -55,8 +55,7 @@ def read(sources: Sequence[SourceFile]) -> Trace:
         table = _without_duplicates(table, draft.limits)
         table = _lasting(_trim_beginning(_reducing(table)), sources[0].path, draft.limits)
     if not len(table):
-        reasons = "; ".join(draft.limits) or "it has no rows"
-        raise TraceError(f"{sources[0].path} has no operation that could be read: {reasons}")
+        raise nothing_read(draft.limits, f"{sources[0].path} has no operation")
     return trace_of(table, draft, _meta(sources[0].path, draft.limits))
 
 
@@ -229,7 +228,8 @@ def _meta(path: Path, limits: list[str]) -> dict[str, Any]:
             try:
                 return _key_values(file.read_text("utf-8"), file, limits)
             except (OSError, UnicodeDecodeError) as error:
-                limits.append(f"{file} cannot be read ({error}); the table speaks for itself")
+                why = error.strerror if isinstance(error, OSError) else "it is not text"
+                limits.append(f"{file} cannot be read ({why}); the table speaks for itself")
     return {}
 
 

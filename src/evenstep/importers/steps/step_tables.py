@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.errors import TraceError
+from evenstep.errors import TraceError, nothing_read
 from evenstep.importers.content import SourceFile, TraceFormat, usable
 from evenstep.importers.draft import Draft
 from evenstep.importers.file_ranks import natural, ranks_in_order
@@ -211,7 +211,7 @@ def read(sources: Sequence[SourceFile]) -> Trace:
     for found in usable(sources, draft.limits, timed):
         parts += found
     if not parts:
-        raise TraceError(f"nothing to read: {'; '.join(draft.limits) or 'no values'}")
+        raise nothing_read(draft.limits, "no values")
     rows = Timed(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
     try:
         return trace_of(rows, draft, {"source": NAME}, dict(enumerate(places)))

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evenstep.errors import TraceError
+from evenstep.errors import nothing_read
 from evenstep.importers.content import SourceFile, TraceFormat, content, usable
 from evenstep.importers.draft import FIRST_NS, LATEST_NS, MOST_BYTES, Draft
 from evenstep.importers.file_ranks import natural, ranks_by_paths
@@ -96,8 +96,8 @@ def read(sources: Sequence[SourceFile]) -> Trace:
     profiles = list(usable(ordered, draft.limits, read_one))
     devices = [(each, number) for each in profiles for number in sorted(each.devices)]
     if not devices:
-        reasons = "; ".join(draft.limits) or f"{sources[0].path} shows no device at work"
-        raise TraceError(f"nothing to read: {reasons}; profile with jax.profiler.trace")
+        none = f"{sources[0].path} shows no device at work"
+        raise nothing_read(draft.limits, none, "; profile with jax.profiler.trace")
     origin = min(ran.start_ns for each, number in devices for ran in each.devices[number])
     origin = min([origin, *(start for each in profiles for start, _ in each.steps.values())])
     _enter(draft, devices, origin - FIRST_NS)

@@ -11,7 +11,7 @@ from evenstep import words
 from evenstep.diagnose.finding import TERMINAL, Diagnosis, Finding
 from evenstep.diagnose.levels import NAMED
 from evenstep.diagnose.sentences import Verdict, best, partial, sureness, verdict
-from evenstep.report.terminal.sentences import growth
+from evenstep.report.terminal.sentences import growth, pacing_in_brief
 from evenstep.report.terminal.style import Style
 from evenstep.report.terminal.terminal import bar, legend, scaling, step_time
 from evenstep.words import capital, cells, duration, is_known, percent, plural, printable, seen_at
@@ -113,6 +113,8 @@ def _where_more(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
 
 def _notices(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
     yield from style.wrap(partial(diagnosis.summary, diagnosis.limits))
+    if paced := diagnosis.summary.get("pacing"):
+        yield from style.wrap(capital(pacing_in_brief(paced)))
     if notice := diagnosis.run.get("preempted"):
         told = f"attempt {notice['attempt']} was preempted ({notice['signal']} at {notice['at']})"
         yield from style.wrap(capital(printable(told)))

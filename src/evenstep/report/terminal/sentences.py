@@ -132,20 +132,32 @@ _SENTENCES: Mapping[str, Callable[[Any], Iterator[str]]] = {
 
 def pacing(found: Mapping[str, Any]) -> Iterator[str]:
     yield from _part(found)
-    if ranks := found["held_ranks"]:
-        yield (
-            f"pacing delayed {named(ranks)} in {percent(found['held_share'])} of the paced ranks' "
-            f"steps, by {duration(found['held_mean_ns'])} on average"
-        )
+    yield _held(found)
+    if found["held_ranks"]:
         if is_known(lost := found["lost_at_most"]):
             yield f"the delays cost at most {percent(lost)} of their time"
         if effect := found["effect"]:
             yield _effect(effect)
-    else:
-        yield "pacing delayed no rank: none was early often enough, or the trial ended it"
+    yield _tried(found)
+
+
+def pacing_in_brief(found: Mapping[str, Any]) -> str:
+    return f"{_held(found)}; {_tried(found)}"
+
+
+def _held(found: Mapping[str, Any]) -> str:
+    if ranks := found["held_ranks"]:
+        return (
+            f"pacing delayed {named(ranks)} in {percent(found['held_share'])} of the paced ranks' "
+            f"steps, by {duration(found['held_mean_ns'])} on average"
+        )
+    return "pacing delayed no rank: none was early often enough, or the trial ended it"
+
+
+def _tried(found: Mapping[str, Any]) -> str:
     counts, total = found["verdicts"].items(), len(found["ranks"])
     parts = [word + f" ({plural(n, 'rank')})" * (n != total) for word, n in counts]
-    yield f"result of its trials: {', '.join(parts)}"
+    return f"result of its trials: {', '.join(parts)}"
 
 
 def _part(found: Mapping[str, Any]) -> Iterator[str]:
