@@ -1,6 +1,7 @@
 """`evenstep history` on folders of runs."""
 
 import json
+import shutil
 
 import pytest
 
@@ -21,6 +22,17 @@ def test_the_table_has_a_line_for_each_run(folder, capsys):
     out = capsys.readouterr().out
     assert [line.split()[0] for line in out.splitlines()[1:5]] == [f"run-{n}" for n in range(4)]
     assert "no evidence of a trend" in " ".join(out.split())
+
+
+def test_the_copy_of_a_run_is_no_other_run(folder, tmp_path, capsys):
+    (tmp_path / "run-1" / "run.json").write_text("{}")
+    for spool in (tmp_path / "run-1").glob("attempt-000/*"):  # collected, without its run.json
+        (tmp_path / "a-copy" / "attempt-000").mkdir(parents=True, exist_ok=True)
+        shutil.copy(spool, tmp_path / "a-copy" / "attempt-000")
+    assert main(["history", str(folder)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "left out: a-copy is a copy of run-1" in out
+    assert "4 runs of" in out
 
 
 def test_the_json_fits_its_schema(folder, capsys):

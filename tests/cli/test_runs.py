@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -23,19 +24,31 @@ def three(tmp_path, monkeypatch):
 
 
 def test_the_latest_run_is_the_one_that_began_last(three):
-    assert runs.latest().name == "newest"
+    assert runs.latest()[0].name == "newest"
 
 
-def test_a_run_that_recorded_no_rank_does_not_hide_the_one_before(three):
+def test_a_run_that_recorded_no_rank_does_not_hide_the_one_before_and_is_named(three, capsys):
     (three / "evenstep-runs" / "newest" / "attempt-000").rmdir()
-    assert runs.latest().name == "older"
+    assert main(["diagnose"]) == 2  # these runs hold no trace
+    told = capsys.readouterr().err.splitlines()
+    assert told[0] == "evenstep: the latest run: evenstep-runs/older"
+    assert told[1].startswith("evenstep: evenstep-runs/newest is later, but has no rank's trace")
+
+
+def test_a_run_that_must_not_be_read_is_passed_over_and_named(three, monkeypatch):
+    closed = Path("evenstep-runs") / "newest"
+    monkeypatch.setattr(runs, "is_closed", lambda path: path == closed)
+    shutil.rmtree(closed)  # it looks empty
+    closed.mkdir()
+    os.utime(closed, (20_000, 20_000))
+    assert [runs.latest()[0].name, *runs.latest()[1]] == ["older", closed]
 
 
 def test_the_latest_run_may_lie_in_a_folder_of_runs_as_the_demos_do(three):
     demo = three / "evenstep-runs" / "demo-1" / "disturbed"
     (demo / "attempt-000").mkdir(parents=True)
     (demo / "run.json").write_text("{}")
-    assert runs.latest() == demo.relative_to(three)
+    assert runs.latest() == (demo.relative_to(three), [])
 
 
 def test_a_folder_of_runs_is_listed_with_how_to_open_the_latest(three, capsys):

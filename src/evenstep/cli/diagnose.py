@@ -22,7 +22,7 @@ from evenstep.report import markdown
 from evenstep.report.terminal import brief, terminal
 from evenstep.trace.spool.folder import RUNS
 from evenstep.trace.trace import Trace
-from evenstep.words import printable
+from evenstep.words import printable, some
 from evenstep.workers.engines import Local
 
 
@@ -128,9 +128,12 @@ def _default_run(args: argparse.Namespace) -> list[str]:
         if args.json or args.markdown or args.html is not None:
             raise UsageError(f"{place} holds {len(held)} runs; name one of them, such as {held[0]}")
         return list(traces.list_runs(place))
-    found = held[0] if held else traces.latest(place)
+    found, later = (held[0], []) if held else traces.latest(place)
     if found is not None:
         say(f"the {'only' if held else 'latest'} run: {found}")
+        if later:
+            whose = "is later, but has" if len(later) == 1 else "are later, but have"
+            say(f"{some(list(map(str, later)))} {whose} no rank's trace that can be read")
         args.traces = [found]
     elif not args.traces:
         raise UsageError(

@@ -102,7 +102,7 @@ def _system_message(error: OSError) -> str:
 
 
 def _dispatch(argv: list[str]) -> int:
-    if not argv and traces.latest() is not None:
+    if not argv and traces.latest()[0] is not None:
         argv = ["diagnose"]
     first = argv[0] if argv else "--help"
     if first in ("-h", "--help", "help"):

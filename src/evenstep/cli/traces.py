@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from evenstep.cli import progress
 from evenstep.cli.terminal import say
-from evenstep.trace.spool.folder import RUNS, RunFolder
+from evenstep.trace.spool.folder import RUNS, RunFolder, is_closed
 
 if TYPE_CHECKING:
     from evenstep.diagnose.finding import Diagnosis
@@ -52,19 +52,24 @@ def judge(trace: Trace, read_s: float = 0.0) -> Diagnosis:
         return diagnose(trace)
 
 
-def latest(place: Path = Path()) -> Path | None:
-    """Return the latest run: the folder itself, else in its `evenstep-runs`, else in the folder.
-    One in which a rank has started comes before runs that recorded none."""
+def latest(place: Path = Path()) -> tuple[Path | None, list[Path]]:
+    """Return the latest run: the folder itself, else in its `evenstep-runs`, else in the folder; and
+    the later ones, in which no rank has started or that cannot be read, if one has in another."""
     if RunFolder(place).exists():
-        return place
+        return place, []
     runs = inside(place / RUNS, "*", "*/*") or inside(place)
-    return next((run for run in runs if RunFolder(run).attempts()), next(iter(runs), None))
+    at = next((at for at, run in enumerate(runs) if RunFolder(run).attempts()), 0)
+    return (runs[at], runs[:at]) if runs else (None, [])
 
 
 def inside(place: Path, *patterns: str) -> list[Path]:
-    """Return the runs in a folder, latest first; `patterns` also match deeper folders."""
+    """Return the runs in a folder, latest first. `patterns` match folders of a place for runs alone,
+    in which one that must not be read is a run, too."""
     places = (path for pattern in patterns or ("*",) for path in place.glob(pattern))
-    runs = [path for path in places if path.is_dir() and RunFolder(path).exists()]
+    found = [path for path in places if path.is_dir()]
+    closed = {path for path in found if is_closed(path)}
+    runs = closed if patterns else set()
+    runs = runs.union(path for path in found if path not in closed and RunFolder(path).exists())
     return sorted(runs, key=lambda path: (_began(path), path.name), reverse=True)
 
 
@@ -87,7 +92,7 @@ def list_runs(place: Path, now_s: float | None = None) -> Iterator[str]:
 def _began(path: Path) -> float:
     """Return the time of `run.json`, else of the folder's last change (s, Unix time)."""
     facts = RunFolder(path).facts_path
-    return (facts if facts.exists() else path).stat().st_mtime
+    return (path if is_closed(path) or not facts.exists() else facts).stat().st_mtime
 
 
 def _age(seconds: float) -> str:

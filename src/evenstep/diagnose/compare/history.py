@@ -124,12 +124,16 @@ def history(
     places = find(folder)
     if not places:
         raise TraceError(f"there is no run in {folder}; give a folder that holds runs' folders")
-    found, limits = [], []
+    found: list[PastRun] = []
+    limits: list[str] = []
+    names: dict[PastRun, str] = {}  # by all numbers of a run, which two never share
     for done, place in enumerate(places, start=1):
         name = str(place.relative_to(folder)) if place != folder else place.absolute().name
         run = past_run(place, name, price_per_rank_hour=price_per_rank_hour)
         if run is None:
             limits.append(f"left out: {name} has no finished step, or marks none")
+        elif (copied := names.setdefault(replace(run, name="", script=""), name)) != name:
+            limits.append(f"left out: {name} is a copy of {copied}")
         else:
             found.append(run)
             try:
@@ -143,9 +147,10 @@ def history(
 
 
 def find(folder: Path) -> list[Path]:
-    """Folders of runs in this one, itself included."""
+    """Folders of runs in this one, itself included; last those that lack their `run.json`."""
     places = [depth + name for depth in DEPTH for name in ("run.json", "attempt-*")]
-    return sorted({path.parent for place in places for path in folder.glob(place)})
+    found = {path.parent for place in places for path in folder.glob(place)}
+    return sorted(found, key=lambda path: (not RunFolder(path).facts_path.exists(), path))
 
 
 def diagnose_run(run: PastRun, folder: Path) -> PastRun:
