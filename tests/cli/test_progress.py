@@ -10,7 +10,7 @@ import pytest
 from evenstep import words
 from evenstep.cli import progress, traces
 from evenstep.trace.loading import load
-from evenstep.trace.reports import REPORT, reporting
+from evenstep.trace.reports import REPORT, report_file, reporting
 from tests.diagnose.attempts_run import Start, write
 
 
@@ -126,6 +126,17 @@ def test_reading_a_run_says_how_far_it_is_by_its_spools(tmp_path, monkeypatch, l
         load(tmp_path)
     names = [f"rank-{rank:05d}.spool" for rank in range(3)]
     assert told == [(name, share) for share in (0.0, 1.0) for name in names]
+
+
+def test_holes_of_a_file_are_not_among_what_is_read(tmp_path):
+    with (tmp_path / "rank-00000.spool").open("wb") as file:
+        file.write(bytes(range(256)) * 4096)
+        file.truncate(1 << 30)
+    told = []
+    with reporting(lambda *each: told.append(each)):
+        report_file(tmp_path / "rank-00000.spool", read=True)
+    ((_, done, size),) = told
+    assert done == size < 1 << 24
 
 
 def test_a_diagnosis_says_how_long_it_may_take_by_the_time_of_reading(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 #: Called with a file's name, the bytes of it that were read so far, and all.
 Report = Callable[[str, int, int], None]
+BLOCK_BYTES = 512  # of `st_blocks`, see stat(2)
 REPORT: ContextVar[Report | None] = ContextVar("report", default=None)
 
 
@@ -22,9 +23,13 @@ def reporting(report: Report) -> Iterator[None]:
         REPORT.reset(token)
 
 
-def report_file(path: Path, size: int | None = None, *, read: bool) -> None:
-    """Report a file that is to be read, or that was; `size` in bytes of a part of one."""
+def report_file(path: Path, part: str = "", size: int | None = None, *, read: bool) -> None:
+    """Report a file, or a named part of `size` bytes of one, that is to be read, or that was, by its
+    size on disk: holes take no time."""
     if report := REPORT.get():
+        stored = 0
         with suppress(OSError):  # who reads it says so
-            size = path.stat().st_size if size is None else size
-        report(str(path), (size or 0) * read, size or 0)
+            stat = path.stat()
+            share = min(BLOCK_BYTES * stat.st_blocks / max(stat.st_size, 1), 1.0)
+            stored = round(share * (stat.st_size if size is None else size))
+        report(str(path / part), stored * read, stored)

@@ -123,11 +123,11 @@ def read_spools(root: Path, attempt: int | None) -> Spools:
             return error
 
     for file in files:
-        report_file(file.path, file.size, read=False)
+        report_file(file.file, file.name, file.size, read=False)
     found = []
     for file, item in zip(files, (iterate_on_cores if large else map)(read, files), strict=True):
         found.append(item)
-        report_file(file.path, file.size, read=True)
+        report_file(file.file, file.name, file.size, read=True)
     both = zip(files, found, strict=True)
     unread = {file.path.name: error for file, error in both if isinstance(error, TraceError)}
     limits += [f"left out: {error}" for error in unread.values()]
