@@ -27,6 +27,14 @@ def test_what_could_not_be_written_is_refused_before_the_work(tmp_path, name, sa
         files.check_free(tmp_path / name, force=False)
 
 
+@pytest.mark.parametrize("letter", ["a", "ä"])
+def test_whatever_name_a_file_may_have_it_can_be_written_by(tmp_path, letter):
+    path = tmp_path / (letter * (255 // len(letter.encode())))
+    files.check_free(path, force=False)
+    files.write(path, "all of it")
+    assert [each.read_text() for each in tmp_path.iterdir()] == ["all of it"]
+
+
 def test_force_replaces_a_file_and_no_device(tmp_path):
     (tmp_path / "there").write_text("mine")
     files.check_free(tmp_path / "there", None, force=True)

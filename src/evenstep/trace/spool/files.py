@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 from evenstep.errors import ConfigError, SpoolError
 
 _ROOT = 0
+MOST_NAME_BYTES = 200  # of a file's 255, before what makes the name of its scratch file unguessable
 
 
 def claim(path: Path) -> int | None:
@@ -49,7 +50,8 @@ def appearing(path: Path, *, replace: bool = True) -> Iterator[BinaryIO]:
     Until then it lies beside `path` under an unguessable name (`.NAME.PID-RANDOM`). Raises OSError,
     FileExistsError where the name is taken and `replace` is False.
     """
-    scratch = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(6).hex()}")
+    name = os.fsdecode(os.fsencode(path.name)[:MOST_NAME_BYTES])
+    scratch = path.with_name(f".{name}.{os.getpid()}-{os.urandom(6).hex()}")
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         with os.fdopen(os.open(scratch, flags, 0o644), "w+b", buffering=0) as file:
