@@ -163,10 +163,10 @@ def ranks(numbers: Sequence[int]) -> str:
     return f"{'rank' if len(numbers) == 1 else 'ranks'} {shown}"
 
 
-def meeting(found: Meeting, since: str = "") -> str:
-    """Who waits in `init_process_group`, and for whom; `since`: such as " for 12 s"."""
+def meeting(found: Meeting) -> str:
+    """Who waits in `init_process_group`, how long, and for whom."""
     text = f"{ranks(found.waiting)} of {found.world:,} wait{'s' * (len(found.waiting) == 1)}"
-    text += f" in init_process_group{since}"
+    text += f" in init_process_group for {duration(1e9 * found.waited_s)}"
     if apart := meeting_apart(found.places):
         text += f"; {apart}"
     if not found.absent:

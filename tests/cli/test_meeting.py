@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -61,15 +62,20 @@ def test_a_launcher_and_watch_tell_who_has_not_come_while_the_others_wait(tmp_pa
     who = "ranks 0 and 1 of 3 wait in init_process_group"
     assert said[-1].startswith(f"{who} for ")
     assert said[-1].endswith("; rank 2 has not come")
-    assert frame(run, []).verdict.endswith(f"{folder}: {who}; rank 2 has not come")
+    told = frame(run, []).verdict
+    assert re.fullmatch(f"waiting for the first rank: {who} for .*s; rank 2 has not come", told)
     assert RunFolder(folder).meeting() is None
+    watch._report_meeting()
+    assert said[-1] == "rank 2 came: all ranks have met"
 
 
 def test_waiting_is_told_after_a_while_and_then_at_doubling_times(tmp_path, monkeypatch):
-    said, now_s = [], [0]
+    said, now_s, began_s = [], [0], time.time()
+    monkeypatch.setattr("evenstep.trace.spool.folder.time.time", lambda: began_s + now_s[0])
     monkeypatch.setattr(deaths.time, "monotonic_ns", lambda: now_s[0] * 10**9)
     watch = deaths.RankExits(RunFolder(tmp_path), said.append)
     mark(RunFolder(tmp_path), 0)
+    os.utime(RunFolder(tmp_path).joining_path(0), (began_s, began_s))
     for now_s[0] in range(85):
         watch._report_meeting()
     told = [f"rank 0 of 4 waits in init_process_group for {s} s" for s in (10, 20, 40, 80)]
@@ -78,6 +84,7 @@ def test_waiting_is_told_after_a_while_and_then_at_doubling_times(tmp_path, monk
     now_s[0] = 100
     watch._report_meeting()
     mark(RunFolder(tmp_path), 0)
+    os.utime(RunFolder(tmp_path).joining_path(0), (began_s + 100, began_s + 100))
     for now_s[0] in range(101, 108):
         watch._report_meeting()
     assert len(said) == 4
@@ -110,7 +117,8 @@ def test_ranks_of_another_node_may_record_in_another_folder(tmp_path, nodes, abs
     run = RunFolder(tmp_path)
     for rank in range(3):
         mark(run, rank, nodes=nodes)
-    assert meeting(run.meeting()) == (f"ranks 0-2 of 4 wait in init_process_group; rank 3 {absent}")
+    told = meeting(run.meeting()._replace(waited_s=12.3))
+    assert told == f"ranks 0-2 of 4 wait in init_process_group for 12.3 s; rank 3 {absent}"
 
 
 def test_who_meets_elsewhere_is_told(tmp_path):
@@ -120,7 +128,7 @@ def test_who_meets_elsewhere_is_told(tmp_path):
         mark(run, rank, **raised, place="10.0.0.9:1" if rank == 2 else "10.0.0.1:1")
     who = "ranks 1-3 of 4 wait in init_process_group"
     told = "rank 2 meets the others at 10.0.0.9:1, ranks 0, 1 and 3 at 10.0.0.1:1"
-    assert meeting(run.meeting()) == f"{who}; {told}"
+    assert meeting(run.meeting()._replace(waited_s=60)) == f"{who} for 60 s; {told}"
 
 
 def test_a_launcher_leaves_no_mark_of_its_ended_ranks_which_others_could_not_tell_from_waiting(

@@ -445,7 +445,7 @@ def test_a_run_before_its_first_step_is_told_in_few_words():
     assert status_line(shown).startswith("no step yet · 1 of 1 ranks")
     waiting = frame(FollowedRun(Path("run")), [])
     assert (waiting.state, where_text(waiting)) == ("waiting", "run")
-    assert lines(waiting, Journal(), View())[-1] == "waiting for the first rank in run"
+    assert lines(waiting, Journal(), View())[-1] == "waiting for the first rank"
 
 
 def test_where_a_run_is_says_how_many_of_its_ranks_are_seen():

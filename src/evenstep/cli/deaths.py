@@ -76,8 +76,9 @@ class RankExits:
         self._reported: set[int] = set()  # attempts whose first death was reported
         self._clean_exit: dict[int, _Rank] = {}  # by attempt: the first rank that ended cleanly
         self._silent: set[Path] = set()
-        self._look_ns = self._alone_ns = time.monotonic_ns()  # nobody in `init_process_group`
+        self._look_ns = time.monotonic_ns()  # for ranks in `init_process_group`
         self._patience_s = MEETING_S
+        self._told: list[tuple[int, int]] = []  # attempt and rank of who was told not to have come
         self._beats: dict[Path, tuple[int, int]] = {}  # the last one, and the core wait (ns) then
         self._asked = ""  # the signal that was forwarded
         self._kills = _out_of_memory_kills()
@@ -302,12 +303,17 @@ class RankExits:
         self._look_ns = now_ns + round(MEETING_S / 2 * 1e9)
         found = self._folder.meeting(here=True)
         if found is None or found.attempt < self._first:
-            self._alone_ns, self._patience_s = now_ns, MEETING_S
-        elif (waited_ns := now_ns - self._alone_ns) >= self._patience_s * 1e9:
+            if (told := self._told) and all(
+                self._folder.spool_path(*each).exists() for each in told
+            ):
+                self._say(f"{words.ranks([rank for _, rank in told])} came: all ranks have met")
+            self._patience_s, self._told = MEETING_S, []
+        elif found.waited_s >= self._patience_s:
             self._patience_s *= 2
+            self._told = [(found.attempt, rank) for rank in found.absent]
             gone = self._clean_exit.get(found.attempt)
             ended = f"; rank {gone.rank} has ended" if gone and gone.rank in found.absent else ""
-            self._say(words.meeting(found, f" for {words.duration(waited_ns)}") + ended)
+            self._say(words.meeting(found) + ended)
 
 
 def nccl_warnings(environ: Mapping[str, str], pid: int) -> list[str]:

@@ -53,8 +53,8 @@ def judge(trace: Trace, read_s: float = 0.0) -> Diagnosis:
 
 
 def latest(place: Path = Path()) -> tuple[Path | None, list[Path]]:
-    """Return the latest run: the folder itself, else in its `evenstep-runs`, else in the folder; and
-    the later ones, in which no rank has started or that cannot be read, if one has in another."""
+    """Return the latest run (the folder itself, else in its `evenstep-runs`, else in the folder) in
+    which a rank has started; and later ones that recorded none or cannot be read."""
     if RunFolder(place).exists():
         return place, []
     runs = inside(place / RUNS, "*", "*/*") or inside(place)
@@ -63,8 +63,8 @@ def latest(place: Path = Path()) -> tuple[Path | None, list[Path]]:
 
 
 def inside(place: Path, *patterns: str) -> list[Path]:
-    """Return the runs in a folder, latest first. `patterns` match folders of a place for runs alone,
-    in which one that must not be read is a run, too."""
+    """Return the runs in a folder, latest first. `patterns` match folders in a place for runs only:
+    there a folder that must not be read is one, too."""
     places = (path for pattern in patterns or ("*",) for path in place.glob(pattern))
     found = [path for path in places if path.is_dir()]
     closed = {path for path in found if is_closed(path)}

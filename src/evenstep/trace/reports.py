@@ -24,8 +24,8 @@ def reporting(report: Report) -> Iterator[None]:
 
 
 def report_file(path: Path, part: str = "", size: int | None = None, *, read: bool) -> None:
-    """Report a file, or a named part of `size` bytes of one, that is to be read, or that was, by its
-    size on disk: holes take no time."""
+    """Report a file, or a named part of `size` bytes of one, that is to be read or was, by its size
+    on disk: holes take no time."""
     if report := REPORT.get():
         stored = 0
         with suppress(OSError):  # who reads it says so

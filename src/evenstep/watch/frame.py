@@ -271,7 +271,7 @@ def _state(run: FollowedRun) -> RunState:
 def _verdict(run: FollowedRun, state: str, findings: Sequence[LiveFinding]) -> str:
     if state == "waiting":
         told = f": {meeting_words(run.meeting)}" if run.meeting else ""
-        return f"waiting for the first rank in {run.path}{told}"
+        return f"waiting for the first rank{told}"
     if state == "ended":
         died = [finding.text for finding in findings if finding.mode == "rank_failed"]
         return capital(died[0]) if died else "the run has ended"

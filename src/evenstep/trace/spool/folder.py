@@ -44,6 +44,7 @@ class Meeting(NamedTuple):
     waiting: list[int]
     absent: list[int]
     places: dict[str, list[int]]  # see `meeting_places`
+    waited_s: float  # of the first of them
 
 
 class RunFolder:
@@ -85,11 +86,11 @@ class RunFolder:
         return self.path / f"rank-{rank:05d}.joining"
 
     def marks(self) -> Iterator[tuple[Path, dict[str, Any]]]:
-        """Files and contents of marks, ascending by rank; not of damaged ones. A mark with `raised`
-        is of a rank that the call has failed in."""
+        """Files and contents of marks, ascending by rank, and `written_s`, when (Unix time); not of
+        damaged ones. A mark with `raised` is of a rank that the call has failed in."""
         for path in sorted(self.path.glob("rank-*.joining")):
-            with suppress(TraceError, KeyError, TypeError, ValueError):
-                mark = read_facts(path)
+            with suppress(TraceError, KeyError, TypeError, ValueError, OSError):
+                mark = read_facts(path) | {"written_s": path.stat().st_mtime}
                 yield path, mark | {name: int(mark[name]) for name in _MARKED}
 
     def meeting(self, *, here: bool = False) -> Meeting | None:
@@ -101,12 +102,16 @@ class RunFolder:
         if not waiting or (here and not is_here(waiting[0])):
             return None
         last = max(waiting, key=lambda mark: mark["attempt"])
-        ranks = [mark["rank"] for mark in waiting if mark["attempt"] == last["attempt"]]
+        waiting = [mark for mark in waiting if mark["attempt"] == last["attempt"]]
+        ranks = [mark["rank"] for mark in waiting]
         come = {f"rank-{mark['rank']:05d}" for mark in marks if mark["attempt"] == last["attempt"]}
         come |= {path.stem for path in self.spools(last["attempt"])}
         absent = [rank for rank in range(last["world"]) if f"rank-{rank:05d}" not in come]
         places = self.meeting_places(last["attempt"])
-        return Meeting(last["attempt"], last["world"], last["nodes"], ranks, absent, places)
+        waited_s = max(time.time() - min(mark["written_s"] for mark in waiting), 0.0)
+        return Meeting(
+            last["attempt"], last["world"], last["nodes"], ranks, absent, places, waited_s
+        )
 
     def meeting_places(self, attempt: int) -> dict[str, list[int]]:
         """Ranks that are or failed inside `init_process_group`, by the address that they meet the
