@@ -446,6 +446,11 @@ DETECTRON_OLD = "".join(
     f"time: {took}  data_time: 0.0365  lr: 0.006793  max_mem: 3961M\n"
     for at, took in ((679, 0.3325), (699, 0.3326))
 )  # fmt: skip
+LIBAI = "".join(
+    f"[09/10 10:4{at // 20}:32 lb.utils.events]:  eta: 21:05:47  iteration: {at}/10000  consumed_"
+    f"samples: 160  total_loss: 9.0  time: {took} s/iter  data_time: 0.0019 s/iter lr: 1.50e-04\n"
+    for at, took in ((39, 7.6572), (59, 7.6549), (79, 7.7127))
+)  # fmt: skip
 METASEQ = "".join(
     "slurm_procid 0 : 2022-11-11 14:05:29 | INFO | train_inner | "
     f'{{"epoch": 1, "loss": "15.864", "num_updates": "{at}", "lr": "5.6e-07", "wall": "{wall}"}}\n'
@@ -535,6 +540,7 @@ SLIME = "".join(
         (SWIN, "epochs", {17774: 0.629, 17784: 0.6464}),  # microsoft/Swin-Transformer#183
         (PITH, "nanoGPT", {2: 28.823, 3: 27.786}),
         (DETECTRON_OLD, "detectron2 without last_time", {679: 0.3325, 699: 0.3326}),
+        (LIBAI, "LiBai", {39: 7.6572, 59: 7.6549, 79: 7.7127}),  # Oneflow-Inc/libai#551
         (METASEQ, "fairseq", {32: 1.5}),  # facebookresearch/metaseq#507, 30 steps on
     ],
 )  # fmt: skip
@@ -555,6 +561,7 @@ def test_a_log_of_an_issue_is_read_as_by_hand(opened, text, kind, steps):
         (TORCHVISION.replace("[1]", "[1/100]"), "the mean of about 20 steps"),  # DINO's copy of it
         (DETECTRON_OLD.replace("  data_time", " (0.41)  data_time"), "the mean of about 20 steps"),
         (DETECTRON_OLD, "means since its beginning"),  # history("time").global_avg()
+        (LIBAI, "means since its beginning"),  # as well
     ],
 )
 def test_what_a_time_is_the_mean_of_is_said(opened, text, said):

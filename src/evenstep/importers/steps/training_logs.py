@@ -406,8 +406,7 @@ def _alike(log: Log, least: int) -> Iterator[progress.Row]:
 def _means(apart: float, window: float) -> Iterator[str]:
     """What the times of a kind with this window mean, where lines are so many steps apart."""
     if window == ALL:
-        mean = "times of this log are means since its beginning: ups and downs are not in it"
-        yield f"{mean}; a newer version prints last_time"
+        yield "times of this log are means since its beginning: ups and downs are not in it"
     elif window == 1 < apart:
         yield f"a line of this log times one step of about {apart:.0f}: the others are not in it"
     elif max(window, apart) > 1:
