@@ -559,7 +559,7 @@ def test_what_is_copied_is_told_from_what_is_computed(opened):
 def test_a_kernel_of_torch_1_8_is_its_operators_by_the_older_spelling(tmp_path):
     """test_distributed_nccl of pytorch/kineto's tb_plugin: 8,196,000 bytes, from 162 to 1718 µs."""
     said = {"External id": 2513, "Input Dims": [[2049000]], "Input type": ["float"]}
-    call = {"ph": "X", "cat": "cpu_op", "name": "nccl:all_reduce", "pid": 23803, "tid": "25166",
+    call = {"ph": "X", "cat": "Operator", "name": "nccl:all_reduce", "pid": 23803, "tid": "25166",
             "ts": 160, "dur": 75, "args": said}  # fmt: skip
     kernel = {"ph": "X", "cat": "Kernel", "name": "ncclKernel_AllReduce_RING_LL_Sum_float(Work)",
               "pid": 0, "tid": "stream 16", "ts": 162, "dur": 1556,
@@ -568,6 +568,23 @@ def test_a_kernel_of_torch_1_8_is_its_operators_by_the_older_spelling(tmp_path):
     rows = collectives(open_trace([path]))
     assert rows.bytes_in.tolist() == [8_196_000]
     assert (rows.device_exit_ns - rows.device_enter_ns).tolist() == [1_556_000]
+
+
+def test_launches_of_torch_1_9_and_its_operators_are_known(tmp_path):
+    """gpu_metrics_input.json of pytorch/kineto's tb_plugin: 100 µs from launch to kernel."""
+    rows = [
+        {"cat": "Operator", "name": "aten::sum", "ts": 0, "dur": 900, "args": {"External id": 9}},
+        {"cat": "Runtime", "name": "cudaLaunchKernel", "ts": 4, "dur": 25,
+         "args": {"correlation": 334}},
+        {"cat": "Kernel", "name": "reduce_kernel", "ts": 104, "dur": 25, "pid": 0,
+         "args": {"device": 0, "stream": 7, "correlation": 334, "external id": 9}},
+    ]  # fmt: skip
+    events = [{"ph": "X", "pid": 24572, "tid": "24572"} | row for row in rows]
+    (path := tmp_path / "worker0.pt.trace.json").write_bytes(msgspec.json.encode(events))
+    trace = open_trace([path])
+    assert not any("launches of kernels" in limit for limit in trace.limits)
+    steps = trace.of_kind(Kind.STEP)
+    assert (steps.exit_ns - steps.enter_ns).tolist() == [900_000]
 
 
 def test_threads_are_numbered_in_order_of_appearance_and_the_one_that_trains_is_0(tmp_path):

@@ -180,6 +180,16 @@ def test_choices_are_counted(heard):
     assert [one["times"] for one in heard(2 * line + other)["choices"]] == [1, 2]
 
 
+def test_a_ring_that_nccl_cut_at_the_end_of_a_line_is_none(heard):
+    """NVIDIA/nccl#1453: 20 of 24 ranks in each of 16 channels."""
+    said = "gpu01:1:1 [0] NCCL INFO "
+    facts = heard(
+        f"{said}comm 0x5 rank 0 nRanks 24 nNodes 3 localRanks 8\n"
+        f"{said}Channel 00/16 :  {'  '.join(map(str, range(20)))}\n"
+    )
+    assert (facts["rings"], facts["channels"], facts["world"]) == ({}, 16, 24)
+
+
 def test_rings_are_told_where_nobody_named_a_communicator_and_channels_where_there_are_none(heard):
     ring = "gpu01:1:1 [0] NCCL INFO Channel 03/04 :    1   0\n"
     assert heard(ring)["rings"] == {"3": [1, 0]}
@@ -226,8 +236,8 @@ def test_of_what_comes_without_end_the_first_is_kept(heard, monkeypatch):
         *(f"{said}INFO {n} Bytes -> Algo 0 proto 0 time 1" for n in (1, 2, 3, 2)),
         *(f"{said}INFO NCCL_V{n} set by environment to {n}." for n in (0, 1, 2)),
         f"{said}INFO NCCL_V1 set by environment to 7.",
-        *(f"{said}INFO Channel 0{n}/04 :  0 1" for n in (0, 1, 2)),
-        f"{said}INFO Channel 00/04 :  1 0",
+        *(f"{said}INFO Channel 0{n}/04 :  0 1 2 3 4 5 6 7" for n in (0, 1, 2)),
+        f"{said}INFO Channel 00/04 :  1 0 2 3 4 5 6 7",
     ]
     found = heard("\n".join(log) + "\n")
     assert found["communicators"] == [
@@ -238,7 +248,7 @@ def test_of_what_comes_without_end_the_first_is_kept(heard, monkeypatch):
     ]  # fmt: skip
     assert [(one["bytes"], one["times"]) for one in found["choices"]] == [(1, 1), (2, 2)]
     assert found["environment"] == {"NCCL_V0": "0", "NCCL_V1": "1"}
-    assert found["rings"] == {"0": [0, 1], "1": [0, 1]}
+    assert found["rings"] == {"0": [*range(8)], "1": [*range(8)]}
 
 
 @pytest.mark.parametrize(

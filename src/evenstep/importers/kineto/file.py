@@ -35,6 +35,7 @@ class RowKind(IntEnum):
 _CATEGORIES = {
     "kernel": RowKind.KERNEL, "gpu_memcpy": RowKind.COPY, "gpu_memset": RowKind.COPY,
     "cpu_op": RowKind.OPERATOR, "user_annotation": RowKind.ANNOTATION,
+    "operator": RowKind.OPERATOR, "memcpy": RowKind.COPY, "memset": RowKind.COPY,  # torch 1.8
 }  # fmt: skip
 
 
@@ -195,7 +196,7 @@ def event_rows(length: int, **columns: Any) -> Columns:
 def _kind(category: str | None) -> int:
     """The kind of a category's events; 0 for events that are not used."""
     name = (category or "").lower()
-    if name.endswith(("_runtime", "_driver")):
+    if name.endswith(("runtime", "_driver")):
         return int(RowKind.LAUNCH)
     return int(_CATEGORIES.get(name, 0))
 

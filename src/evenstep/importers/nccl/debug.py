@@ -34,7 +34,7 @@ _COMM = re.compile(
     r"(?:.{0,80}? cudaDev (\d{1,6}))?(?:.{0,80}? busId ([0-9a-f]+))?"
     r"(?:.{0,80}? commId (0x[0-9a-f]+))?"
 )
-_RING = re.compile(r"Channel (\d{1,4})(?:/\d{1,4})? :((?:\s+\d{1,7})+)\s*$")
+_RING = re.compile(r"Channel (\d{1,4})(?:/(\d{1,4}))? :((?:\s+\d{1,7})+)\s*$")  # cut if long
 _TREE = re.compile(r"\[(\d{1,4})\] -?\d+(?:/-?\d+)*->(\d{1,7})->(-?\d{1,7})(?:/-?\d+)*")
 _LINK = re.compile(
     r"(?:Channel|Ring) (\d{1,4})(?:/\d+)? : (\d{1,7})(?:\[\w+\])? -> (\d{1,7})(?:\[\w+\])?"
@@ -175,7 +175,8 @@ def _communicator(log: _Log, process: _Process, match: re.Match[str]) -> None:
 
 
 def _ring(log: _Log, _: _Process, match: re.Match[str]) -> None:
-    order = [int(rank) for rank in match[2].split()]
+    order = [int(rank) for rank in match[3].split()]
+    log.channels = max(log.channels or 0, int(match[2] or 0)) or None
     if int(match[1]) < MOST_CHANNELS:
         log.rings.setdefault(len(order), {}).setdefault(int(match[1]), order)
 
@@ -225,7 +226,7 @@ _PARSERS: Sequence[tuple[str, re.Pattern[str], Callable[[_Log, _Process, re.Matc
 def _facts(log: _Log) -> dict[str, Any]:
     """Facts as plain values, with rings and trees of the largest communicator; None if unknown."""
     world = max(log.communicators.values(), key=lambda c: c.size, default=_Communicator(0))
-    rings = log.rings.get(world.size) or log.rings.get(max(log.rings, default=0), {})
+    rings = log.rings.get(world.size or max(log.rings, default=0), {})
     channels = max((channel + 1 for channel in (*rings, *log.trees)), default=0)
     for rank, nics in log.sends.items():
         if rank in world.ranks:
