@@ -451,6 +451,11 @@ LIBAI = "".join(
     f"samples: 160  total_loss: 9.0  time: {took} s/iter  data_time: 0.0019 s/iter lr: 1.50e-04\n"
     for at, took in ((39, 7.6572), (59, 7.6549), (79, 7.7127))
 )  # fmt: skip
+SOCKEYE = "".join(
+    f"[2019-03-17:13:57:{at % 60}:INFO:sockeye.training:__call__] Epoch[0] Batch [{at}]\tSpeed: "
+    f"71.77 samples/sec 1998.86 tokens/sec {rate} updates/sec\tperplexity=621.0\n"
+    for at, rate in ((100, 1.25), (150, 1.28))
+)  # fmt: skip
 METASEQ = "".join(
     "slurm_procid 0 : 2022-11-11 14:05:29 | INFO | train_inner | "
     f'{{"epoch": 1, "loss": "15.864", "num_updates": "{at}", "lr": "5.6e-07", "wall": "{wall}"}}\n'
@@ -541,6 +546,7 @@ SLIME = "".join(
         (PITH, "nanoGPT", {2: 28.823, 3: 27.786}),
         (DETECTRON_OLD, "detectron2 without last_time", {679: 0.3325, 699: 0.3326}),
         (LIBAI, "LiBai", {39: 7.6572, 59: 7.6549, 79: 7.7127}),  # Oneflow-Inc/libai#551
+        (SOCKEYE, "Sockeye", {100: 0.8, 150: 0.78125}),  # awslabs/sockeye#664
         (METASEQ, "fairseq", {32: 1.5}),  # facebookresearch/metaseq#507, 30 steps on
     ],
 )  # fmt: skip
@@ -1438,6 +1444,10 @@ def test_a_rate_of_something_else_is_none_of_steps(opened):
         ("2024/05/01T12:00:10 step 3", 10.0, True),
         ("I0501 12:00:10.123456 7 train.py] step 3", 10.123456, False),
         ("[12:00:10] step 3", 10.0, True),
+        ("[2019-03-17:12:00:10:INFO:sockeye.training:__call__] step 3", 10.0, True),
+        ("May 18 12:00:10 node1 python[123]: step 3", 10.0, True),
+        ("running May  8, 2020, 12:00:10.5: step 3", 10.5, False),
+        ("May 18 11:11:11 node1 python[123]: 2024-05-01 12:00:10,250 step 3", 10.25, False),
         ("2024-13-01 12:00:10 step 3", None, False),  # a month that is none
         ("2024-05-01 12:61:10 step 3", None, False),
         ("step 3 of 12", None, False),

@@ -60,11 +60,12 @@ _OWN = re.compile(
 _RANK_WORDS = ("rank", "Rank", "RANK", "Node[", "] (", "] Finished")
 _TAGGED = 160  # characters before the end of a tag
 #: `2026-05-08 12:00:00,123`, also with slashes, of absl (`I0508 12:00:00.123456`), and at the
-#: beginning of a line or after `Time=` without a year or a day.
+#: beginning of a line or after `Time=` without a year or a day; else `May  8 12:00:00` of syslog.
+_CLOCK_TIME = r"(\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?"
 _STAMP = re.compile(
-    r"(?:\b(\d{4})[-/]|^\W{0,3}|\b[DIWE]|\bTime=)(?:(\d\d)[-/]?(\d\d)[T ])?"
-    r"(\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?"
+    r"(?:\b(\d{4})[-/]|^\W{0,3}|\b[DIWE]|\bTime=)(?:(\d\d)[-/]?(\d\d)[T :])?" + _CLOCK_TIME
 )
+_OF_SYSLOG = re.compile(r"()()()\b[A-Z][a-z]{2} {1,2}\d{1,2},? (?:\d{4},? )?" + _CLOCK_TIME)
 _CLOCK = {"d": 86400, "h": 3600, "m": 60, "sec": 1}  # seconds of each
 _UNITS = {"K": 1e3, "m": 1e-3, "u": 1e-6}  # before a unit
 _NUMBER = r"\\d+(?:\\.\\d+)?(?:[eE][+-]?\\d+)?"  # in a replacement
@@ -249,7 +250,7 @@ KINDS = {name: _kind(**table) for name, table in _TABLES.items()}
 
 def _stamp(text: str) -> tuple[float, bool]:
     """The first time stamp in a line, in s, and whether it has whole seconds; nan without one."""
-    found = _STAMP.search(text[:200])
+    found = _STAMP.search(text[:200]) or _OF_SYSLOG.search(text[:200])
     if found is None:
         return np.nan, False
     day = f"{found[1] or '2000'}-{found[2] or '01'}-{found[3] or '01'}"
