@@ -282,9 +282,6 @@ def _collapse(case: Case, shape: Shape) -> _Collapse | None:
     """The transfers of a shape that take more than twice the time of their bytes, if any."""
     if shape.op not in MANY_TO_ONE or shape.members <= SEVERAL or not len(shape.sizes):
         return None
-    alike = [one.busbw_gBps for one in case.shapes if one.lies == shape.lies]
-    if shape.op == Op.ALL_TO_ALL and max(alike) > shape.busbw_gBps:
-        return None  # of as many senders others do not collapse: its links are slow
     rows = case.transfers.rows
     quiet, basis = _expected_times(case, shape)
     limit = COLLAPSED * quiet + levels.SIGMAS * np.nan_to_num(case.transfers.of_kind("noise_ns"))
