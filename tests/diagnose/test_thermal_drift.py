@@ -234,6 +234,16 @@ def test_of_a_job_of_one_rank_nothing_is_said_of_all_ranks():
     assert found.cause.startswith("it works longer than at the beginning")
 
 
+def test_a_half_that_slows_down_leaves_the_other_as_it_is():
+    """With noise of 30 % the middle of all 16 is at first that of all, then the last of eight."""
+    world = World(ranks=16, steps=80, ranks_per_node=8, noise=0.3)
+    table = world.everywhere()
+    table[:, 8:] = 60 * MS * linear(np.linspace(0, 1, 80))[:, None]
+    found = diagnose(world.delayed(Phase.BACKWARD, table, computing=True).trace()).findings
+    drifted = [sorted(one.where.ranks) for one in found if one.mode == "thermal_drift"]
+    assert drifted == [list(range(8, 16))]
+
+
 def test_a_rank_that_slows_down_slows_not_all_of_them():
     found = diagnose(drifting([3], 30, linear).trace()).findings
     assert [one.where.ranks for one in found if one.mode == "thermal_drift"] == [[3]]

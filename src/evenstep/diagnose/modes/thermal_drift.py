@@ -102,14 +102,21 @@ def find(case: Case) -> list[Finding]:
     """One finding for the drifting ranks of each node (ranks of unknown nodes are one node), and
     one for what grows on all ranks."""
     nodes: dict[str, list[Drift]] = {}
-    for drift in sorted(drifts(case), key=lambda one: -one.growth_ns):
+    found = sorted(drifts(case), key=lambda one: -one.growth_ns)
+    for drift in found:
         nodes.setdefault(case.trace.ranks[drift.rank].node, []).append(drift)
-    return [*_of_all(case), *(one for place in nodes.values() for one in _of_node(case, place))]
+    apart = np.isin(case.grid.ranks, [drift.rank for drift in found])
+    return [
+        *_of_all(case, ~apart | apart.all()),
+        *(one for place in nodes.values() for one in _of_node(case, place)),
+    ]
 
 
-def _of_all(case: Case) -> list[Finding]:
-    """What the work of most ranks has more than at the beginning, where that grew gradually."""
-    work = np.quantile(case.program_ns, 0.5, axis=1, method="lower")
+def _of_all(case: Case, others: Array) -> list[Finding]:
+    """What the work of most ranks has more than at the beginning, where that grew gradually. It is
+    that of `others` (a mask), without a drift of their own: beside ranks with one the middle of all
+    moves up among these by itself."""
+    work = np.quantile(case.program_ns[:, others], 0.5, axis=1, method="lower")
     at, own = thin(rows := np.arange(len(work)), work)
     start_ns, known = float(np.median(own[:SEVERAL])), case.trace.elapsed_known
     known &= len(own) >= FEWEST and not case.grid.unseen
