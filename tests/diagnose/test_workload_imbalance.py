@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 from benchmarks.jobs.pipeline import NAMES, Pipeline
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.measure.grid import step_grid
-from evenstep.diagnose.modes.workload_imbalance import _dealt_out, rotating, stages_passed
+from evenstep.diagnose.modes.workload_imbalance import (
+    _dealt_out,
+    _weighted_sum,
+    rotating,
+    stages_passed,
+)
 from evenstep.importers.content import SourceFile
 from evenstep.importers.draft import Draft
 from evenstep.importers.operations.operation_records import trace_of
@@ -392,6 +397,17 @@ def test_lengths_beside_machines_that_vary_cost_what_equal_lengths_save():
     )
     want = 1 - even.length_ns() / varied.length_ns()
     assert found(varied.trace())["workload_imbalance"].severity == pytest.approx(want, rel=0.25)
+
+
+@pytest.mark.parametrize("noise", [(0.05, 0.05), (0.07, 0.02), (0.02, 0.09)])
+def test_the_noise_of_parts_is_what_they_have_not_in_common(noise):
+    """A third and two thirds of the work, longer by lengths of 8 %."""
+    draw = np.random.default_rng(0)
+    parts = draw.normal(1, 0.08, (500, 16, 1)) + draw.normal(0, noise, (500, 16, 2))
+    weight = np.array([1, 2]) / 3
+    apart = float(weight**2 @ np.square(noise))
+    _, found = _weighted_sum(parts, weight)
+    assert found == pytest.approx(apart / (apart + 0.08**2), abs=0.03)
 
 
 def test_data_dealt_out_by_chance_is_told_from_ranks_in_turns():

@@ -211,14 +211,16 @@ def _alike(one: Array, other: Array) -> float:
 
 def _weighted_sum(over: Array, weight: Array) -> tuple[Array, float]:
     """The weighted sum of parts (steps, ranks, parts), and the share of its variance that these do
-    not have in common: by one factor (Spearman 1904), on which all are taken to depend alike."""
-    parts = (over - over.mean(axis=(0, 1))).reshape(-1, len(weight))
-    deviation = np.maximum(parts.std(axis=0), 1e-12)
-    correlation = (parts.T @ parts) / (len(parts) * deviation[:, None] * deviation)
-    common = correlation[~np.eye(len(weight), dtype=bool)].mean().clip(0.0, 1.0)
-    variance = float(common) * float(deviation @ weight) ** 2
-    spent = over @ weight
-    return spent, 1 - min(variance / max(float(spent.var()), 1e-12), 1.0)
+    not have in common: by one factor, as a batch's length, on which all depend alike, so that any
+    two have its variance in common; where one varies less than that, in proportion to how much each
+    varies, so that noise is as large a part of all."""
+    spent, each = over @ weight, over.reshape(-1, len(weight)).var(axis=0)
+    whole, own = max(float(spent.var()), 1e-12), float(each @ weight**2)
+    shared, largest = max(whole - own, 0.0), float(weight @ np.sqrt(each)) ** 2
+    common = shared / (1 - float(weight @ weight))
+    if common > each.min():
+        common = largest * shared / max(largest - own, 1e-12)
+    return spent, 1 - min(common / whole, 1.0)
 
 
 def _relative(phase: Array) -> Array:
