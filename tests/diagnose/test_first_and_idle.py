@@ -39,6 +39,14 @@ def test_who_comes_late_into_the_first_step_is_the_first_finding(late_entry, evi
     assert "late entry" in finding.cause
 
 
+def test_a_late_entry_costs_its_part_of_the_time_since_the_others_were_there(late_entry):
+    events = late_entry.events
+    steps = events.select(events.kind == int(Kind.STEP))
+    lasted_ns = steps.exit_ns.max() - steps.enter_ns.min()
+    finding = diagnose(late_entry).findings[0]
+    assert finding.severity == pytest.approx(LATE_MS * MS / lasted_ns, rel=0.02)
+
+
 def test_a_device_that_begins_when_its_host_has_issued_is_launch_bound():
     trace = World(on_device=True, style="blocking", noise=0.01).trace()
     events = trace.events

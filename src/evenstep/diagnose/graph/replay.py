@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from evenstep.diagnose.graph.schedule import carried_over, evaluate
-from evenstep.diagnose.graph.structure import Batch, Graph
+from evenstep.diagnose.graph.structure import Batch, Graph, begun_ns
 from evenstep.trace.columns import Array
 
 SHORTEST = 8  # segments of a chunk, replayed one after the other
@@ -202,7 +202,8 @@ def _close(one: Array, other: Array) -> bool:
 
 
 def step_lengths(graph: Graph, ends: Array) -> Array:
-    """Length of each step of the job: (scenarios, steps), ns, between median ends of the lanes.
+    """Length of each step of the job: (scenarios, steps), ns, between median ends of the lanes, at
+    first since half of them had begun.
 
     Where steps were left out it lies between the ends of the last lanes: in short stretches the
     median would hide what one lane does after the others' waits. Steps without any known end share
@@ -218,7 +219,7 @@ def step_lengths(graph: Graph, ends: Array) -> Array:
     opens = np.flatnonzero(np.diff(stretch, prepend=-1, append=-1))
     for first, end in itertools.pairwise(opens.tolist()):
         begun = graph.starts_ns[stretch[first]][:lanes]
-        start = np.median(begun) if whole else begun.max()
+        start = begun_ns(begun) if whole else begun.max()
         turns = np.arange(end - first + 1)
         for scenario, there in enumerate(known[:, first:end]):
             points = np.append(True, there)

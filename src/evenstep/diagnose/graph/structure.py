@@ -135,6 +135,11 @@ class TimeLine(NamedTuple):
         return np.asarray(np.searchsorted(line, number * width + value, side="right"))
 
 
+def begun_ns(starts_ns: Array) -> float:
+    """When half of the lanes had begun: by the first of two."""
+    return float(np.quantile(starts_ns, 0.5, method="lower"))
+
+
 class Times(NamedTuple):
     """(steps, lanes) in ns; `collectives` counts those with several members."""
 

@@ -12,7 +12,12 @@ from evenstep import words
 from evenstep.diagnose.finding import Where
 from evenstep.diagnose.graph.peers import more_by_direction
 from evenstep.diagnose.graph.replay import Change
-from evenstep.diagnose.graph.structure import by_step_and_lane, overlap_of_entries, regularly_later
+from evenstep.diagnose.graph.structure import (
+    begun_ns,
+    by_step_and_lane,
+    overlap_of_entries,
+    regularly_later,
+)
 from evenstep.diagnose.lateness.cost import Blame, Costs, blame
 from evenstep.diagnose.lateness.delays import WORK_PHASES, Cause, Delays, attribute, recorded_ns
 from evenstep.diagnose.lateness.thresholds import above_others
@@ -147,7 +152,7 @@ class Case:
         if inferred and (self.trace.of_kind(calls).step < steps[0]).any():
             return np.zeros(0)
         start = self.grid.graph.starts_ns[0][: len(self.grid.ranks)]
-        return np.asarray(start - np.quantile(start, 0.5, method="lower"))
+        return np.asarray(start - begun_ns(start))
 
     @property
     def contended(self) -> bool:

@@ -23,6 +23,7 @@ from evenstep.diagnose.graph.structure import (
     Graph,
     Intervals,
     TimeLine,
+    begun_ns,
     by_step_and_lane,
     issued_behind,
     issued_in,
@@ -87,10 +88,12 @@ class StepGrid:
 
     @cached_property
     def step_ns(self) -> Array:
-        """Length of each step of the job: the median over ranks. Shape (steps,)."""
+        """Length of each step of the job: the median over ranks; the first one since half of them
+        had begun. Shape (steps,)."""
         if not self.start_ns.size:
             return np.zeros(len(self.steps))
-        return np.asarray(np.median(self.duration_ns, axis=1))
+        first = np.median(self.end_ns[0]) - begun_ns(self.start_ns[0])
+        return np.append(first, np.median(self.duration_ns[1:], axis=1))
 
     @property
     def total_ns(self) -> float:
