@@ -29,7 +29,8 @@ for the bands of cost, which were added after a look at tuning seeds:
   the two extremes is right: a slow rank mended is as it was by nature, or like its peers (constant
   differences of up to 2 % are nobody's knowledge); a fabric that is slow in all its transfers may
   have its rated bandwidth or an infinite one; lengths may be told from the job's noise, or, where
-  that noise too is shared by forward and backward, not. Where other worlds leave the very same
+  that noise too is shared by forward and backward, not; nor turns of all ranks, so that what is
+  said of both may be what both cost. Where other worlds leave the very same
   trace (devices that are always fed too slowly may have nothing to do, or as much as their hosts,
   unless their driver was sampled), every cost between theirs is right, but the interval of its
   remedy must hold the loss.

@@ -134,6 +134,9 @@ class SlowRanks(Fault):
         if piece.phase != INPUT:
             piece.own = piece.own * (1 + self.strength * _among(piece.ranks, self.active(job)))
 
+    def like_noise(self, spec: Spec) -> bool:
+        return "synchronization_amplification" in self.modes
+
 
 @dataclass(frozen=True)
 class Drift(Fault):

@@ -190,7 +190,8 @@ def _false(said: Sequence[Mapping[str, Any]], case: Case) -> dict[str, float]:
         total = together if mode in accepted else share
         if total - known < WORTH:
             continue
-        known += structure(case, mode)
+        of = accepted & set(claimed) if mode in accepted else {mode}
+        known += max(structure(case, one) for one in of)
         if total - known >= WORTH:
             excess[mode] = round(total - known, 4)
     return excess

@@ -258,9 +258,9 @@ class Case:
 
     def without(self, cells_ns: Array, cause: Cause) -> Change:
         """The change that removes this much (steps × ranks) of what is recorded for a cause."""
-        chronic = self.delays.chronic & (cause == Cause.WORK)
-        known = recorded_ns(self.delays.late_ns)[self.grid.sampled]
-        return self.costs.relieved(cause, cells_ns[self.grid.sampled], chronic, known)
+        sampled, usual = self.grid.sampled, self.delays.usual & (cause == Cause.WORK)
+        known = recorded_ns(self.delays.late_ns)[sampled]
+        return self.costs.relieved(cause, cells_ns[sampled], usual[sampled], known)
 
     def saved(self, change: Change) -> Array:
         """What a change saves of each step; in a large run, that of the nearest sampled step."""

@@ -24,7 +24,12 @@ from evenstep.diagnose.graph.structure import (
     quantiles,
     row_numbers,
 )
-from evenstep.diagnose.lateness.thresholds import above_others, error_of_median, local_median
+from evenstep.diagnose.lateness.thresholds import (
+    above_others,
+    error_of_median,
+    local_median,
+    usual_of,
+)
 from evenstep.diagnose.levels import ERRORS, LISTED, MOST, UNDISTURBED
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.statistics.interval import BLOCK_STEPS
@@ -106,13 +111,13 @@ class Costs:
 
     # -- interventions -----------------------------------------------------------------------------
 
-    def relieved(self, cause: int, late_ns: Array, chronic: Array, recorded_ns: Array) -> Change:
+    def relieved(self, cause: int, late_ns: Array, usual: Array, recorded_ns: Array) -> Change:
         """Cells (steps × lanes) without their lateness for this cause: taken from where its records
-        lie, if there are any, else from where the cell does more than others, or always does more
-        (`chronic`, lanes), beside what they are late for other causes that are `recorded_ns`. Of a
-        late lane, what the records of other steps hid goes, too."""
+        lie, if there are any, else from where the cell does more than others, or where the lane's
+        `usual` cells (or lanes, of which all are) do, beside what they are late for other causes
+        that are `recorded_ns`. Of a late lane, what the records of other steps hid goes, too."""
         if cause not in self.on_record_ns:
-            return self._like_others(late_ns, chronic, recorded_ns)
+            return self._like_others(late_ns, usual, recorded_ns)
         recorded, beside, holds_up = self.on_record_ns[cause]
         rows = self.graph.rows
         whole = by_step_and_lane(self.graph, recorded)
@@ -145,14 +150,17 @@ class Costs:
         hit = np.flatnonzero(less)
         return Change.of_transfers(hit, (table.took_ns - less)[hit])
 
-    def _like_others(self, late_ns: Array, chronic: Array, recorded_ns: Array) -> Change:
-        """Cells without their lateness, taken from places where they do more than others: chronic
-        lanes where they usually do, and all of that but what is on record, as having less to do
-        between other operations makes up for nothing (without a peer that is not: in such phases),
-        others where they do in that very step; from all places where those explain less than half.
-        What a device does after the last operation of a late step is seen before the first of the
-        next, and taken there. Hosts of late lanes issue as soon as others', or their devices, with
-        less to do, would wait for them."""
+    def _like_others(self, late_ns: Array, usual: Array, recorded_ns: Array) -> Change:
+        """Cells without their lateness, taken from places where they do more than others: usual
+        cells where these usually do, and of lanes that always are (chronic) all of that but what is
+        on record, as having less to do between other operations makes up for nothing (without a
+        peer that is not: in such phases), others where they do in that very step; from all places
+        where those explain less than half. What a device does after the last operation of a late
+        step is seen before the first of the next, and taken there. Hosts of late lanes issue as
+        soon as others', or their devices, with less to do, would wait for them."""
+        usual = np.broadcast_to(usual, late_ns.shape)
+        chronic: Array = np.asarray(usual.all(axis=0))
+        usual = self._by_segment(usual.astype(float)) > 0
         changed, late_ns = self.graph.own_ns.copy(), self._by_segment(late_ns)
         took, recorded_ns = self.graph.took_ns.copy(), self._by_segment(recorded_ns)
         issue_ns = np.append(took, 0.0)[self.graph.host]
@@ -160,20 +168,21 @@ class Costs:
             wanted = late_ns[part.segments][:, part.lanes]
             if not (wanted > 0).any():
                 continue
-            own = part.by_place(changed)
-            late = chronic[part.lanes]
+            own, always = part.by_place(changed), chronic[part.lanes]
+            late = usual[part.segments][:, part.lanes] | always
             weight = _excess(own, late)
-            if late.all() and (weight.sum() < MOST * wanted.sum()):  # as late as all of its peers
+            if always.all() and (weight.sum() < MOST * wanted.sum()):  # as late as all of its peers
                 weight = part.by_place(self.in_phases_ns())
             else:
-                usual = weight.sum(axis=2) - recorded_ns[part.segments][:, part.lanes]
-                wanted = np.where(late & (wanted > 0), np.maximum(wanted, usual), wanted)
+                whole = weight.sum(axis=2) - recorded_ns[part.segments][:, part.lanes]
+                wanted = np.where(always & (wanted > 0), np.maximum(wanted, whole), wanted)
             explains = weight.sum(axis=2, keepdims=True) >= MOST * wanted[:, :, None]
             less = _distribute(wanted, np.where(explains, weight, own), own)
-            ended = self.graph.device[part.lanes] & ~late & (np.diff(part.segments) == 1)[:, None]
+            ended = self.graph.device[part.lanes] & ~always & (np.diff(part.segments) == 1)[:, None]
             ended &= (wanted[:-1] > 0) & (wanted[1:] <= 0)
-            above = np.maximum(above_others(own[1:, :, 0]), 0.0)
-            less[1:, :, 0] += np.where(ended, above, 0.0)
+            above, alike = above_others(own[1:, :, 0]), ended & late[:-1]
+            rest = np.where(alike, usual_of(above, alike), above)
+            less[1:, :, 0] += np.where(ended, np.maximum(rest, 0.0), 0.0)
             part.assign(changed, np.maximum(own - less, 0.0))
             issued = self.graph.host[part.rows]
             held = part.there & (issued >= 0) & (wanted > 0)[:, :, None]
@@ -253,16 +262,17 @@ def _distribute(wanted: Array, weight: Array, own: Array) -> Array:
     return np.asarray(taken + room * (rest / np.where(whole > 0, whole, 1.0))[:, :, None])
 
 
-def _excess(own: Array, chronic: Array) -> Array:
-    """Own work (segments, lanes, places) above the peers'; of chronic lanes the usual excess
-    around the step, in proportion to the work, as a slower rank is slower at everything."""
+def _excess(own: Array, late: Array) -> Array:
+    """Own work (segments, lanes, places) above the peers'; of `late` cells (segments × lanes) the
+    usual excess of those around, in proportion to the work, as a slower rank is slower at
+    everything: unless that is less than half of a cell's own, and others of the lane are not."""
     if own.shape[1] < 2:
         return np.asarray(np.maximum(own - np.median(own, axis=0, keepdims=True), 0.0))
     above = np.stack([above_others(own[:, :, place]) for place in range(own.shape[2])], axis=2)
-    found, own = np.maximum(above, 0.0), own[:, chronic]
-    usual = np.maximum(local_median(above[:, chronic]), 0.0)
-    found[:, chronic] = usual * own / np.maximum(local_median(own), 1.0)
-    return np.asarray(found)
+    more, found = np.maximum(usual_of(above, late), 0.0), np.maximum(above, 0.0)
+    more *= own / np.maximum(usual_of(own, late), 1.0)
+    alike = more.sum(axis=2) >= MOST * above.sum(axis=2)
+    return np.where((late & (alike | late.all(axis=0)))[:, :, None], more, found)
 
 
 # -- blame -----------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from enum import IntEnum
 import numpy as np
 
 from evenstep.diagnose.lateness.cost import Costs
+from evenstep.diagnose.lateness.oscillation import late_in_turns
 from evenstep.diagnose.lateness.thresholds import (
     CHRONIC_SHARE,
     CHRONIC_STEPS,
@@ -31,6 +32,7 @@ from evenstep.diagnose.lateness.thresholds import (
     unsteady,
     usual_excess,
     usual_lateness,
+    usual_of,
 )
 from evenstep.diagnose.levels import CLEARLY, ERRORS, NAMED
 from evenstep.diagnose.measure.grid import StepGrid, in_phase
@@ -67,6 +69,7 @@ class Delays:
     by_phase_ns: Array  # (phases, ranks): mean excess in each phase of work
     rest_ns: Array  # (steps,): further loss to uneven work, of no rank in particular
     chronic: Array  # (ranks,) bool
+    usual: Array  # (steps, ranks) bool: as late as the rank is whenever it is
     noise_ns: float  # standard deviation of a rank's own work
     beyond: Array  # (steps, ranks) bool: later than the rank chronically is
     waits_ns: Array  # for a core, of a rank and its loader: (steps, ranks)
@@ -107,10 +110,11 @@ def attribute(grid: StepGrid, costs: Costs, *, contended: bool) -> Delays:
     made_up = np.clip(behind - local_median(excess), 0.0, ahead) * (behind > 0)  # for nothing
     excess = excess + made_up
     noise = min(noise_of(work), noise_of(excess))  # one has what all share, one what others have
-    chronic = chronic_ranks(excess, grid, programs, contended=contended)
+    turns = late_in_turns(excess, NAMED * step)
+    chronic = chronic_ranks(excess, grid, programs, contended=contended) & ~turns.any(axis=0)
     varies = excess if len(chronic) > 2 else work  # of two ranks, one mirrors the other's delays
     varying = unsteady(varies)
-    steady = ~(chronic | varying)
+    steady = ~(chronic | varying | turns.any(axis=0))
     event = late_threshold(excess[:, steady], step, noise)
     least = np.full(len(varying), event)
     if varying.any() and steady.any():  # ranks of two levels: late cells are nearer to the higher
@@ -120,13 +124,16 @@ def attribute(grid: StepGrid, costs: Costs, *, contended: bool) -> Delays:
         chronic &= ~varying | (often >= usual / 2)
         varying &= ~chronic & (usual >= max(NAMED * step, CLEARLY * noise))
         least[varying] = np.minimum(usual / 2, event)[varying]
-    delay, as_ever = _delay(work, excess, chronic, event, made_up)
+    delay, as_ever = _delay(work, excess, chronic | turns | (excess > least), event, made_up)
     is_late = (excess > least) | as_ever
     late[Cause.WORK] = np.where(is_late, delay, 0.0)
-    loss, rest = _cost(grid, costs, late, chronic)
+    usual, as_ever = as_ever | chronic, as_ever & chronic
+    loss, rest = _cost(grid, costs, late, usual)
     phase, by_phase = _by_phase(grid, costs, made_up / np.maximum(ahead, 1.0), as_ever)
     beyond = is_late & ~as_ever
-    return Delays(grid, excess, late, loss, phase, by_phase, rest, chronic, noise, beyond, *waits)
+    return Delays(
+        grid, excess, late, loss, phase, by_phase, rest, chronic, usual, noise, beyond, *waits
+    )
 
 
 def _core_waits(grid: StepGrid, *, contended: bool) -> tuple[Array, Array]:
@@ -205,7 +212,7 @@ def recorded_ns(late: dict[Cause, Array]) -> Array:
 
 
 def _cost(
-    grid: StepGrid, costs: Costs, late: dict[Cause, Array], chronic: Array
+    grid: StepGrid, costs: Costs, late: dict[Cause, Array], usual: Array
 ) -> tuple[dict[Cause, Array], Array]:
     """What each late cell cost, a stretch's loss to a cause shared in proportion; and what evening
     all work would save beyond all of them, per step.
@@ -213,9 +220,9 @@ def _cost(
     A cause costs the mean of what it saves when it is removed first and when it is removed last.
     """
     present = [cause for cause, cells in late.items() if cells.any()]
-    known, work = recorded_ns(late)[grid.sampled], Cause.WORK
+    known, usual = recorded_ns(late)[grid.sampled], usual[grid.sampled]
     changes = [
-        costs.relieved(cause, late[cause][grid.sampled], chronic & (cause == work), known)
+        costs.relieved(cause, late[cause][grid.sampled], usual & (cause == Cause.WORK), known)
         for cause in present
     ]
     others = [costs.combined([*changes[:at], *changes[at + 1 :]]) for at in range(len(changes))]
@@ -242,17 +249,16 @@ def _share_out(cells: Array, gain: Array) -> Array:
 
 
 def _delay(
-    work: Array, excess: Array, chronic: Array, event: float, made_up: Array
+    work: Array, excess: Array, cells: Array, event: float, made_up: Array
 ) -> tuple[Array, Array]:
-    """How late each cell is, without noise: of chronic ranks the usual excess around the step, in
-    proportion to their work; and which cells are as late as that, give or take the noise."""
-    delay, as_ever = np.maximum(excess, 0), np.zeros(excess.shape, bool)
-    if chronic.any():
-        more = usual_excess(work, chronic) + made_up
-        more *= work / np.maximum(local_median(work), 1.0)
-        as_ever = chronic[None, :] & (np.abs(excess - more) <= event)
-        delay[as_ever] = np.maximum(more, 0.0)[as_ever]
-    return delay, as_ever
+    """How late each cell is, without noise: of these, several of a rank, the usual excess of those
+    around, in proportion to their work; and which are as late as that, give or take the noise."""
+    cells = cells & (cells.sum(axis=0) >= FEWEST_STEPS)
+    always = np.asarray(cells.all(axis=0))
+    more = np.where(always, usual_excess(work, always) + made_up, usual_of(excess, cells))
+    more *= work / np.maximum(usual_of(work, cells), 1.0)
+    as_ever = cells & (np.abs(excess - more) <= event)
+    return np.where(as_ever, np.maximum(more, 0.0), np.maximum(excess, 0.0)), as_ever
 
 
 def _no_delays(grid: StepGrid) -> Delays:
@@ -261,8 +267,8 @@ def _no_delays(grid: StepGrid) -> Delays:
     chronic = np.zeros(len(grid.ranks), bool)
     nothing = np.zeros(len(grid.steps))
     return Delays(
-        grid, cells, none, none, cells.astype(int), cells[:1], nothing, chronic, 0.0, cells > 0,
-        cells, cells,
+        grid, cells, none, none, cells.astype(int), cells[:1], nothing, chronic, cells > 0, 0.0,
+        cells > 0, cells, cells,
     )  # fmt: skip
 
 

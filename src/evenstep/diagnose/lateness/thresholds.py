@@ -150,6 +150,16 @@ def local_median(values: Array) -> Array:
     return np.concatenate([np.broadcast_to(np.median(part, axis=0), part.shape) for part in near])
 
 
+def usual_of(values: Array, cells: Array) -> Array:
+    """Of each of these cells (steps × ranks) the rank's median of them near it; 0 of others. Values
+    and result are (steps, ranks, …)."""
+    found = np.zeros(values.shape)
+    for rank in np.flatnonzero(cells.any(axis=0)):
+        mine = cells[:, rank]
+        found[mine, rank] = local_median(values[mine, rank])
+    return found
+
+
 # -- relative to the other ranks -------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from evenstep.diagnose.finding import Finding
 from evenstep.diagnose.graph.structure import by_step_and_lane, row_numbers
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import WORK_PHASES
+from evenstep.diagnose.lateness.oscillation import SlowSteps, oscillation, with_rest
 from evenstep.diagnose.lateness.thresholds import BY_CHANCE
 from evenstep.diagnose.modes.intervention import (
     Gain,
@@ -31,20 +32,9 @@ from evenstep.diagnose.modes.intervention import (
     gain_of,
     throughout,
 )
-from evenstep.statistics.interval import MAD_SIGMA, Share, student, z
-from evenstep.statistics.spectrum import Peak, periodic, pulses
+from evenstep.statistics.interval import Share, student, z
 from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Flag, Kind
-
-HARMONICS = 4  # of a long period; of a short one all there are
-
-
-class SlowSteps(NamedTuple):
-    """Steps with more work than the others."""
-
-    slow: Array  # (steps,) bool
-    lost_ns: Array  # (steps,) above the work of the others
-    peak: Peak | None = None  # their period, if there is one
 
 
 def slow_together(case: Case) -> SlowSteps | None:
@@ -58,8 +48,8 @@ def slow_together(case: Case) -> SlowSteps | None:
         return None
     of_most = partial(np.quantile, q=0.5, axis=1, method="lower")
     work = of_most(case.program_ns) - of_most(case.grid.run_delay_ns)
-    work = _beside_steps_alike(case, work)
-    seen = oscillation(work) or _few(work)
+    work, later = _beside_steps_alike(case, work), bool(case.costs.graph.device.any())
+    seen = oscillation(work, later) or _few(work, later)
     apart = len(work) > 1 and np.median(np.diff(case.grid.steps)) > 1
     if seen is None or (apart and seen.peak is not None):
         return None
@@ -94,7 +84,7 @@ def _about(amount: Array) -> Array:
     return np.asarray(np.cumsum(apart)[np.argsort(order)])
 
 
-def _few(series: Array) -> SlowSteps | None:
+def _few(series: Array, later: bool = False) -> SlowSteps | None:
     """Few steps far above the noise of the others, without those of a minor part of the highest;
     None without any. Few are a minor part of them, or a standard deviation of chance more
     (binomial); where that is less than a step, one that is beyond the prediction interval of the
@@ -111,59 +101,12 @@ def _few(series: Array) -> SlowSteps | None:
     slow = series > usual + least
     if not 0 < slow.sum() <= max(minor + np.sqrt(minor * (1 - levels.MINOR)), 1):
         return None
-    return SlowSteps(slow, _with_rest(np.where(slow, series - usual, 0.0), slow, series))
-
-
-def _with_rest(lost: Array, slow: Array, series: Array) -> Array:
-    """What slow steps lose, with what steps after them usually have more than others, beyond the
-    noise of these: the last work of a step may count as the first of the next, as on devices."""
-    after = np.append(False, slow[:-1]) & ~slow
-    calm = series[~(slow | after)]
-    if not after.any() or not len(calm):
-        return lost
-    usual = np.median(calm)
-    more = float(np.median(series[after]) - usual)
-    noise = MAD_SIGMA * float(np.median(np.abs(calm - usual)))
-    surely = more > levels.ERRORS * noise * np.sqrt(np.pi / 2 / after.sum())
-    return lost + after * more if surely else lost
+    return SlowSteps(slow, with_rest(np.where(slow, series - usual, 0.0), slow, series, later))
 
 
 def _rise(series: Array, slow: Array) -> float:
     """How much higher a series is in the slow steps."""
     return float(np.median(series[slow]) - np.median(series[~slow]))
-
-
-def oscillation(series: Array) -> SlowSteps | None:
-    """The oscillation of a series of steps; None where noise explains most of it. A step at a
-    pulse's place that is no pulse itself, as a first one may be, loses what it has more."""
-    pulse = pulses(series)
-    if pulse is not None:
-        after = np.append(False, pulse.places[:-1]) & (pulse.period > 2)
-        more = series - np.median(series[~(pulse.places | after)])
-        height = float(np.median(more[pulse.places]))
-        slow = pulse.places & (more > height / 2)
-        lost = _with_rest(np.where(slow, height, np.maximum(more, 0)) * pulse.places, slow, series)
-        share = _explained_share(series, lost)
-        peak = Peak(float(pulse.period), pulse.chance, share)
-        return SlowSteps(slow, lost, peak) if share >= levels.MOST else None
-    wave = periodic(series)
-    return None if wave is None else _harmonic(series, wave)
-
-
-def _harmonic(series: Array, peak: Peak) -> SlowSteps | None:
-    """An oscillation by the first harmonics of its period (least squares)."""
-    turns = np.arange(min(round(peak.period), HARMONICS) + 1) / peak.period
-    angle = 2 * np.pi * turns * np.arange(len(series))[:, None]
-    waves = np.hstack([np.cos(angle), np.sin(angle)])
-    profile = waves @ np.linalg.lstsq(waves, series, rcond=None)[0]
-    lost, share = profile - profile.min(), _explained_share(series, profile)
-    slow = lost > lost.max() / 2
-    return SlowSteps(slow, lost, peak._replace(explained=share)) if share >= levels.MOST else None
-
-
-def _explained_share(series: Array, model: Array) -> float:
-    """Share of the variance of a series that a model explains."""
-    return 1 - float((series - model).var() / max(series.var(), 1e-12))
 
 
 def of_slow_steps(
