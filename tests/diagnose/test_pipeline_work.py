@@ -84,6 +84,36 @@ def test_a_rank_of_the_stage_that_loads_is_late_by_what_its_peer_does_not_load()
     assert finding.severity == pytest.approx(saved, rel=0.1)
 
 
+def test_a_stage_whose_node_writes_slowly_is_late_by_what_other_stages_do_not_write():
+    """All write for 5 ms a step, both ranks of stage 1 for 40: that costs what 5 would save."""
+    job = pipeline(steps=30)
+
+    def writing(slow_ns):
+        def program(rank):
+            length = slow_ns if rank in (2, 3) else 5 * MS
+            return [Do("work", length, Phase.CHECKPOINT), *job.program(rank)]
+
+        return replace(job, program=program).run()
+
+    slow = writing(40 * MS)
+    finding = diagnose(slow.trace()).findings[0]
+    assert (finding.mode, set(finding.where.ranks)) == ("checkpoint_stall", {2, 3})
+    saved = 1 - writing(5 * MS).length_ns / slow.length_ns
+    assert finding.severity == pytest.approx(saved, rel=0.1)
+
+
+def test_a_stage_whose_node_is_short_of_cores_waits_for_them_and_has_no_more_work():
+    """Both ranks of stage 1 take 125 ms instead of 96 for its work."""
+    slow, alike = (pipeline(steps=30, slow=slow).run() for slow in ({2: 1.3, 3: 1.3}, {}))
+    trace = slow.trace()
+    waits = (trace.events.kind == int(Kind.STEP)) & np.isin(trace.events["rank"], (2, 3))
+    parent = np.where(waits, 29_000, trace.events.parent).astype(np.uint32)  # µs
+    short = replace(trace, events=trace.events.with_column("parent", parent))
+    finding = diagnose(short).findings[0]
+    assert (finding.mode, set(finding.where.ranks)) == ("runtime_jitter", {2, 3})
+    assert finding.severity == pytest.approx(1 - alike.length_ns / slow.length_ns, rel=0.1)
+
+
 def test_a_kind_that_no_sampled_step_has_keeps_what_was_known_of_it(monkeypatch):
     """Of two steps one is looked at; the gap that only the other has is not searched for."""
     monkeypatch.setattr(gaps, "MOST_GAPS", 2)

@@ -155,8 +155,9 @@ def _recorded_causes(
     grid: StepGrid, waits_ns: Array, starved_ns: Array, programs: Sequence[Array]
 ) -> list[tuple[Cause, Array, Array]]:
     """Each recorded cause with its time in every cell, and the part that makes the rank late: above
-    its peers', and without peers above that of ranks of any program. Who computes more waits more
-    often for a core, and longer evaluates what all do: that part is its work's."""
+    the others', and of input, which some programs alone load, its peers' where it has any. Who
+    computes more waits more often for a core, and longer evaluates what all do: that part is its
+    work's."""
     evaluates = grid.phase_ns[Phase.EVALUATION]
     common = middle_of_others(evaluates)[:, None]
     mine = np.where(common > 0, np.minimum(evaluates, common), evaluates)
@@ -164,24 +165,19 @@ def _recorded_causes(
     # processor time may count threads that spin meanwhile, and work what is no computing
     spent = [np.median(one, axis=0) for one in (grid.cpu_ns, grid.work_ns - grid.run_delay_ns)]
     spent = [np.maximum(one, 1.0)[None, :] for one in spent]
-    more = np.min([np.maximum(_above(one, programs), 0.0) / one for one in spent], axis=0)
-    loading, ready = grid.phase_ns[Phase.INPUT] - starved_ns, _above(waits_ns, programs)
-    ready = ready - more * waits_ns
+    more = np.min([np.maximum(above_others(one), 0.0) / one for one in spent], axis=0)
+    ready = above_others(waits_ns) - more * waits_ns
+    loading = grid.phase_ns[Phase.INPUT] - starved_ns
+    apart = above_peers(loading, programs)
     # a beat before a stop is part of its record
     stood = np.clip(above_others(grid.work_ns), 0, grid.stood_ns)
     return [
         (Cause.STOP, stood, stood),
         (Cause.COLLECTOR, grid.pause_ns, grid.pause_ns),
-        (Cause.CHECKPOINT, writing, _above(writing, programs)),
-        (Cause.INPUT, loading, _above(loading, programs)),
+        (Cause.CHECKPOINT, writing, above_others(writing)),
+        (Cause.INPUT, loading, np.where(np.isnan(apart), above_others(loading), apart)),
         (Cause.CONTENTION, ready, ready),
     ]
-
-
-def _above(values: Array, programs: Sequence[Array]) -> Array:
-    """Each rank's value minus the median of its peers', or without peers of all others."""
-    apart = above_peers(values, programs)
-    return np.asarray(np.where(np.isnan(apart), above_others(values), apart))
 
 
 def _hidden(grid: StepGrid, held: Array, programs: Sequence[Array]) -> Array:
