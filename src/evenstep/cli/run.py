@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,12 @@ from evenstep.errors import ConfigError, TraceError, UsageError
 from evenstep.trace.spool.folder import (
     RunFolder,
     default_path,
-    process_start_s,
+    is_here,
+    lives,
     run_facts,
     starter_pid,
 )
-from evenstep.trace.spool.identity import boot_id, from_environment, given_run_id, hostname
-from evenstep.trace.spool.layout import PAGE_BYTES
+from evenstep.trace.spool.identity import from_environment, given_run_id, hostname
 from evenstep.version import __version__
 
 _RENDEZVOUS = re.compile(r"--rdzv[-_]id(?:=(.+))?")
@@ -133,23 +132,14 @@ def reports_for_job(environ: Mapping[str, str]) -> bool:
 def is_rank_zeros_node(folder: RunFolder, environ: Mapping[str, str]) -> bool:
     """Whether rank 0 ran here and this launcher reports for it; the lowest recorded rank where rank
     0 is not to be recorded, or failed before it was on the only node."""
-    if not reports_for_job(environ):
-        return False
-    spools = [folder.spool_path(attempt, 0) for attempt in folder.attempts()]
-    if not any(map(Path.exists, spools)):
-        first = [path for attempt in folder.attempts() for path in folder.spools(attempt)[:1]]
-        partial = bool(str(config.load(environ=environ).part("record")))
-        spools = [each for each in first if partial or (header(each) or {}).get("nodes") == 1]
-    return any(_written_here(path) for path in spools)
-
-
-def _written_here(spool: Path) -> bool:
-    """Whether the spool, which may be damaged, has this machine's boot id in its header."""
-    try:
-        with spool.open("rb") as file:
-            return boot_id().encode() in file.read(PAGE_BYTES)
-    except OSError:
-        return False
+    spools = [path for attempt in folder.attempts() for path in folder.spools(attempt)[:1]]
+    partial = bool(str(config.load(environ=environ).part("record")))
+    for each in map(header, spools) if reports_for_job(environ) else ():
+        if each is None:  # damaged, as the diagnosis tells
+            return True
+        if is_here(each) and (partial or each.get("rank") == 0 or each.get("nodes") == 1):
+            return True
+    return False
 
 
 def _print_verdict(
@@ -262,20 +252,13 @@ def option_value(command: Sequence[str], pattern: re.Pattern[str]) -> str | None
 
 
 def _facts(folder: RunFolder) -> dict[str, Any]:
-    """Return the facts of the run; nothing where those of its launcher are no time or number."""
+    """Return the facts of the run; nothing where they are damaged."""
     try:
-        known = folder.read()
-        datetime.fromisoformat(known.get("created", "2000-01-01")), int(known.get("pid", 0))
-    except (TraceError, TypeError, ValueError):
+        return folder.read()
+    except TraceError:
         return {}
-    return known
 
 
 def _ended_here(known: Mapping[str, Any]) -> bool:
     """Whether the launcher that wrote `run.json` ran on this machine and has ended."""
-    if known.get("hostname") != hostname():
-        return False
-    started_s = process_start_s(int(known.get("pid", 0)))
-    if known.get("boot_id") != boot_id() or started_s is None or "created" not in known:
-        return True
-    return started_s > datetime.fromisoformat(known["created"]).timestamp() + 1  # pid reused
+    return known.get("hostname") == hostname() and not lives(known)

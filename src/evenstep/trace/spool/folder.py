@@ -377,6 +377,7 @@ def run_facts(
         "hostname": hostname(),
         "boot_id": boot_id(),
         "pid": os.getpid(),
+        "started_ticks": started_ticks(os.getpid()),
         "python": python,
         "versions": dict(versions),
         "world": world,
