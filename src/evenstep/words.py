@@ -164,9 +164,9 @@ def ranks(numbers: Sequence[int]) -> str:
 
 
 def meeting(found: Meeting) -> str:
-    """Who waits in `init_process_group`, how long, and for whom."""
+    """Who waits in `init_process_group`, say, how long, and for whom."""
     text = f"{ranks(found.waiting)} of {found.world:,} wait{'s' * (len(found.waiting) == 1)}"
-    text += f" in init_process_group for {duration(1e9 * found.waited_s)}"
+    text += f" in {found.call} for {duration(1e9 * found.waited_s)}"
     if apart := meeting_apart(found.places):
         text += f"; {apart}"
     if not found.absent:

@@ -37,7 +37,8 @@ dist.destroy_process_group()
 def mark(run, rank, **other):
     """The mark of a rank of four that this process is, but for what is given."""
     identity = Identity("job", 0, rank, rank, world=4, node=0, launcher="torchrun")
-    facts = identity.header() | {"started_ticks": started_ticks(os.getpid())} | other
+    facts = identity.header() | {"started_ticks": started_ticks(os.getpid())}
+    facts |= {"call": "init_process_group"} | other
     run.joining_path(rank).write_text(json.dumps(facts))
 
 

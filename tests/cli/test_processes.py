@@ -92,6 +92,7 @@ def test_what_the_call_has_raised_is_told(run, start):
     failed = start("import os; os._exit(1)", RANK="0")
     identity = Identity("job", 0, 0, 0, world=3, node=0, launcher="torchrun")
     mark = identity.header() | {"pid": failed.pid, "started_ticks": started_ticks(failed.pid)}
+    mark["call"] = "init_process_group"
     mark["raised"] = {"type": "DistNetworkError", "message": "no route", "frames": []}
     run.path.mkdir()
     run.joining_path(0).write_text(json.dumps(mark))
@@ -107,6 +108,7 @@ def test_who_meets_elsewhere_is_told_where_the_call_fails(run, start):
     for number, rank in enumerate(ranks):
         mark = Identity("job", 0, number, number, 3, 0, "torchrun").header() | {"pid": rank.pid}
         mark |= {"started_ticks": started_ticks(rank.pid), "place": f"10.0.0.{number // 2}:1"}
+        mark["call"] = "init_process_group"
         run.joining_path(number).write_text(json.dumps(mark))
     (told,) = followed(run, *ranks)
     apart = "rank 2 meets the others at 10.0.0.1:1, ranks 0 and 1 at 10.0.0.0:1"

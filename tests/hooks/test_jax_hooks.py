@@ -11,6 +11,7 @@ import pytest
 
 from evenstep.hooks.jax.jax import COMPILATION, GROUP, LIMIT, SHORTEST_NS, JaxHooks, JaxStack
 from evenstep.trace.reader import read_spool
+from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.layout import NO_PEER, Flag, Kind, Op
 
 COMPILE = "/jax/core/compile/backend_compile_duration"
@@ -160,6 +161,20 @@ def test_a_stack_is_ready_once_jax_is_initialized(jax, agent, recorder, monkeypa
     assert module.initialize is original
     assert isinstance(stack.hooks(agent), JaxHooks)
     assert read_spool(recorder.spool.path).facts["jax"] == {"jax": "0.10.2"}
+
+
+def test_a_process_is_marked_as_long_as_it_meets_the_others(jax, tmp_path, monkeypatch):
+    run, found = RunFolder(tmp_path), []
+    monkeypatch.setenv("EVENSTEP_OUT", str(tmp_path))
+    module = SimpleNamespace(initialize=lambda **_: found.append(run.meeting()))
+    monkeypatch.setitem(sys.modules, "jax.distributed", module)
+    stack = JaxStack(jax)
+    stack.arm(lambda: None)
+    module.initialize(coordinator_address="10.0.0.1:1", num_processes=3, process_id=1)
+    (there,) = found
+    assert (there.call, there.waiting, there.absent) == ("jax.distributed.initialize", [1], [0, 2])
+    assert there.places == {"10.0.0.1:1": [1]}
+    assert run.meeting() is None
 
 
 @pytest.mark.parametrize(("client", "place"), [(None, None), (object(), (2, 3))])

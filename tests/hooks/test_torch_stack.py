@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from evenstep.hooks.torch import torch_stack
+from evenstep.hooks import joining
 from evenstep.hooks.torch.torch_stack import TorchStack
 from evenstep.trace.spool.folder import RunFolder
 
@@ -64,13 +64,16 @@ def test_a_rank_that_its_script_has_spawned_is_marked_in_a_folder_that_there_is(
         ({"init_method": "env://"}, "localhost", 1, "localhost:29500"),
         ({}, "127.0.0.1", 2, "127.0.0.1:29500 of here"),
         ({"init_method": "tcp://10.0.0.1:1"}, "localhost", 2, "tcp://10.0.0.1:1"),
-        ({"store": object()}, "localhost", 2, ""),
+        ({"store": object()}, "localhost", 2, None),
     ],
 )
 def test_where_ranks_meet_differs_by_node_where_the_address_is_of_the_node_itself(
-    monkeypatch, keywords, address, nodes, place
+    tmp_path, monkeypatch, keywords, address, nodes, place
 ):
-    monkeypatch.setenv("MASTER_ADDR", address)
-    monkeypatch.setenv("MASTER_PORT", "29500")
-    monkeypatch.setattr(torch_stack, "hostname", lambda: "here")
-    assert torch_stack._place(keywords, nodes) == place
+    monkeypatch.setattr(joining, "hostname", lambda: "here")
+    known = {"MASTER_ADDR": address, "MASTER_PORT": "29500", "RANK": "1", "WORLD_SIZE": "4"}
+    known |= {"GROUP_WORLD_SIZE": str(nodes), "EVENSTEP_OUT": str(tmp_path)}
+    for name, value in known.items():
+        monkeypatch.setenv(name, value)
+    with TorchStack(torch)._joining(keywords):
+        assert RunFolder(tmp_path).meeting_places(0) == ({place: [1]} if place else {})

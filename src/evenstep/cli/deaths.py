@@ -250,7 +250,7 @@ class RankExits:
             spool.add_fact("raised", mark["raised"])
         spool.shut()
         self._seen.add(rank.path)
-        ended["before"] = "inside init_process_group" if mark else "before it had attached"
+        ended["before"] = f"inside {mark['call']}" if mark else "before it had attached"
         if apart := words.meeting_apart(self._folder.meeting_places(rank.attempt)):
             ended["apart"] = apart
         return True

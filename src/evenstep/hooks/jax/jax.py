@@ -11,13 +11,15 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from evenstep.agent.arming import arm, disarm
 from evenstep.agent.recording.entries import GroupState
 from evenstep.agent.stacks import Hooks, RankInWorld
+from evenstep.hooks.joining import joining
 from evenstep.hooks.mpi.calls import nbytes
 from evenstep.hooks.tested import Tested
 from evenstep.hooks.wrapping import Wrapped, replace_attribute, undo
@@ -171,7 +173,7 @@ class JaxStack:
         """Wait for the initialisation."""
         if not self._wrapped:
             module = sys.modules["jax.distributed"]  # jax itself may still be importing
-            self._wrapped.around(module, "initialize", after=ready)
+            self._wrapped.around(module, "initialize", after=ready, within=_joining)
 
     def disarm(self) -> None:
         self._wrapped.restore()
@@ -191,3 +193,10 @@ class JaxStack:
         agent.spool.add_fact("jax", {"jax": found})
         TESTED.check(found, agent)
         return JaxHooks(self._jax, agent)
+
+
+def _joining(keywords: Mapping[str, Any]) -> AbstractContextManager[None]:
+    """Mark this process while it meets the others."""
+    process, processes = keywords.get("process_id"), keywords.get("num_processes")
+    address = keywords.get("coordinator_address") or ""
+    return joining("jax.distributed.initialize", process, processes, str(address))

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from evenstep.agent.pulse.heartbeat import described
-from evenstep.agent.settings import config as configuration
 from evenstep.agent.stacks import Hooks, RankInWorld
-from evenstep.errors import EvenstepError
+from evenstep.hooks.joining import joining
 from evenstep.hooks.repeating import InferredSteps
 from evenstep.hooks.torch.groups import Groups
 from evenstep.hooks.torch.install import TorchHooks
 from evenstep.hooks.torch.native import NativeGroups, Session, new_session
 from evenstep.hooks.wrapping import Wrapped
 from evenstep.stores import second_client
-from evenstep.trace.spool.files import write_whole
-from evenstep.trace.spool.folder import RunFolder, started_ticks
-from evenstep.trace.spool.identity import from_environment, hostname
 from evenstep.trace.spool.layout import Flag
 
 if TYPE_CHECKING:
@@ -75,37 +67,12 @@ class TorchStack:
                 distributed_c10d, name, after=after, within=within, holders="torch.distributed"
             )
 
-    @contextmanager
-    def _joining(self, keywords: Mapping[str, Any]) -> Iterator[None]:
-        """Mark in the launcher's folder that this rank waits for the others to meet for the first
-        time, before which it records nothing. The mark of a call that fails stays, and says why."""
-        path, mark = self._mark(keywords)
-        try:
-            yield
-        except BaseException as error:
-            if path:
-                raised = described(error) | {"monotonic_ns": time.monotonic_ns()}
-                with suppress(OSError):
-                    write_whole(path, json.dumps(mark | {"raised": raised}))
-            raise
-        if path:
-            with suppress(OSError):
-                path.unlink(missing_ok=True)
-
-    def _mark(self, keywords: Mapping[str, Any]) -> tuple[Path | None, dict[str, Any]]:
-        """Write the mark of this rank; return its file, None where there is none, and contents."""
-        with suppress(EvenstepError, OSError):  # attaching will tell
-            config, identity = configuration.load(), from_environment(os.environ)
-            rank, world = keywords.get("rank", -1), keywords.get("world_size", -1)
-            if isinstance(rank, int) and isinstance(world, int) and 0 <= rank < world:
-                identity = identity.at(rank=rank, world=world)
-            if config.enabled and config.out and identity.world > 1 and not self.meetings:
-                path = RunFolder(config.out).joining_path(identity.rank)
-                mark = identity.header() | {"started_ticks": started_ticks(os.getpid())}
-                mark["place"] = _place(keywords, identity.nodes)
-                write_whole(path, json.dumps(mark))
-                return path, mark
-        return None, {}
+    def _joining(self, keywords: Mapping[str, Any]) -> AbstractContextManager[None]:
+        """Mark this rank while it meets the others for the first time."""
+        if self.meetings:
+            return nullcontext()
+        rank, world = keywords.get("rank"), keywords.get("world_size")
+        return joining("init_process_group", rank, world, _address(keywords))
 
     def disarm(self) -> None:
         self._wrapped.restore()
@@ -147,14 +114,11 @@ def _torch_distributed() -> Any:
     return importlib.import_module("torch.distributed")
 
 
-def _place(keywords: Mapping[str, Any], nodes: int) -> str:
-    """Where a rank meets the others: an address that is another one on each node with its name; ""
-    where the script gave a store."""
-    method, address = keywords.get("init_method"), os.environ.get("MASTER_ADDR", "")
+def _address(keywords: Mapping[str, Any]) -> str:
+    """Where a rank meets the others; "" where the script gave a store."""
+    method, environ = keywords.get("init_method"), os.environ
     if keywords.get("store") is not None:
         return ""
     if method and method != "env://":
         return str(method)
-    local = address == "localhost" or address.startswith("127.")
-    host = f" of {hostname()}" if local and nodes > 1 else ""
-    return f"{address}:{os.environ.get('MASTER_PORT', '')}{host}"
+    return f"{environ.get('MASTER_ADDR', '')}:{environ.get('MASTER_PORT', '')}"

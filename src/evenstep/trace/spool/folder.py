@@ -36,8 +36,9 @@ MOST_FACTS_BYTES = 1 << 20  # of run.json and similar files
 
 
 class Meeting(NamedTuple):
-    """Ranks that are inside `init_process_group`, and those that have not come, ascending."""
+    """Ranks that are inside a call in which all meet, and those that have not come, ascending."""
 
+    call: str  # `init_process_group`, say
     attempt: int
     world: int
     nodes: int
@@ -91,7 +92,8 @@ class RunFolder:
         for path in sorted(self.path.glob("rank-*.joining")):
             with suppress(TraceError, KeyError, TypeError, ValueError, OSError):
                 mark = read_facts(path) | {"written_s": path.stat().st_mtime}
-                yield path, mark | {name: int(mark[name]) for name in _MARKED}
+                numbers = {name: int(mark[name]) for name in _MARKED}
+                yield path, mark | numbers | {"call": str(mark["call"])}
 
     def meeting(self, *, here: bool = False) -> Meeting | None:
         """Who waits in `init_process_group` in the last attempt; None where nobody does, or, with
@@ -102,16 +104,15 @@ class RunFolder:
         if not waiting or (here and not is_here(waiting[0])):
             return None
         last = max(waiting, key=lambda mark: mark["attempt"])
-        waiting = [mark for mark in waiting if mark["attempt"] == last["attempt"]]
+        call, attempt, world, nodes = (last[n] for n in ("call", "attempt", "world", "nodes"))
+        waiting = [mark for mark in waiting if mark["attempt"] == attempt]
         ranks = [mark["rank"] for mark in waiting]
-        come = {f"rank-{mark['rank']:05d}" for mark in marks if mark["attempt"] == last["attempt"]}
-        come |= {path.stem for path in self.spools(last["attempt"])}
-        absent = [rank for rank in range(last["world"]) if f"rank-{rank:05d}" not in come]
-        places = self.meeting_places(last["attempt"])
+        come = {f"rank-{mark['rank']:05d}" for mark in marks if mark["attempt"] == attempt}
+        come |= {path.stem for path in self.spools(attempt)}
+        absent = [rank for rank in range(world) if f"rank-{rank:05d}" not in come]
+        places = self.meeting_places(attempt)
         waited_s = max(time.time() - min(mark["written_s"] for mark in waiting), 0.0)
-        return Meeting(
-            last["attempt"], last["world"], last["nodes"], ranks, absent, places, waited_s
-        )
+        return Meeting(call, attempt, world, nodes, ranks, absent, places, waited_s)
 
     def meeting_places(self, attempt: int) -> dict[str, list[int]]:
         """Ranks that are or failed inside `init_process_group`, by the address that they meet the
