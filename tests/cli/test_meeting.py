@@ -94,6 +94,7 @@ def test_waiting_is_told_after_a_while_and_then_at_doubling_times(tmp_path, monk
 def test_marks_of_the_dead_of_earlier_attempts_and_of_no_sense_count_for_nothing(tmp_path):
     run = RunFolder(tmp_path)
     mark(run, 0, pid=NOBODY)
+    mark(run, 1, boot_id="before the host started again")
     assert run.meeting() is None
     mark(run, 1, attempt=1)
     mark(run, 2, hostname="elsewhere", pid=NOBODY)  # of the attempt before

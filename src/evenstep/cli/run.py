@@ -23,12 +23,12 @@ from evenstep.errors import ConfigError, TraceError, UsageError
 from evenstep.trace.spool.folder import (
     RunFolder,
     default_path,
+    ended_here,
     is_here,
-    lives,
     run_facts,
     starter_pid,
 )
-from evenstep.trace.spool.identity import from_environment, given_run_id, hostname
+from evenstep.trace.spool.identity import from_environment, given_run_id
 from evenstep.version import __version__
 
 _RENDEZVOUS = re.compile(r"--rdzv[-_]id(?:=(.+))?")
@@ -218,7 +218,7 @@ def admit(
     known = _facts(folder)
     ours = given, _of_all_nodes(command)
     if given and ours == (known.get("run_id"), _of_all_nodes(known.get("command") or ())):
-        if not _ended_here(known) or environ.get("SLURM_RESTART_COUNT"):
+        if not ended_here(known) or environ.get("SLURM_RESTART_COUNT"):
             return fresh
         if alone:
             following = (folder.attempts() or [-1])[-1] + 1
@@ -257,8 +257,3 @@ def _facts(folder: RunFolder) -> dict[str, Any]:
         return folder.read()
     except TraceError:
         return {}
-
-
-def _ended_here(known: Mapping[str, Any]) -> bool:
-    """Whether the launcher that wrote `run.json` ran on this machine and has ended."""
-    return known.get("hostname") == hostname() and not lives(known)

@@ -99,7 +99,7 @@ class RunFolder:
         """Who waits in `init_process_group` in the last attempt; None where nobody does, or, with
         `here`, where the first of them runs on another host. The marks of processes that have
         ended on this host count for nothing."""
-        marks = [mark for _, mark in self.marks() if not _has_ended(mark)]
+        marks = [mark for _, mark in self.marks() if not ended_here(mark)]
         waiting = [mark for mark in marks if "raised" not in mark]
         if not waiting or (here and not is_here(waiting[0])):
             return None
@@ -127,7 +127,7 @@ class RunFolder:
         """Remove the marks of ranks of this host that ended inside `init_process_group`: on other
         hosts nobody can tell that they have."""
         for path, mark in self.marks():
-            if _has_ended(mark):
+            if ended_here(mark):
                 path.unlink(missing_ok=True)
 
     def attempts(self) -> list[int]:
@@ -285,8 +285,9 @@ def lives(writer: Mapping[str, Any]) -> bool:
     return since is not None and since == writer.get("started_ticks", since)
 
 
-def _has_ended(mark: Mapping[str, Any]) -> bool:
-    return is_here(mark) and not lives(mark)
+def ended_here(writer: Mapping[str, Any]) -> bool:
+    """Whether a process ran on the host of this name and has ended, at the latest by a reboot."""
+    return writer.get("hostname") == hostname() and not lives(writer)
 
 
 def is_gone(writer: Mapping[str, Any], beat_ns: int) -> bool:
