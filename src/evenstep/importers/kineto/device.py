@@ -63,8 +63,7 @@ def device_calls(file: KinetoFile, announced: Sequence[Annotation | None]) -> Co
 def work_of(file: KinetoFile, steps: Steps) -> dict[str, Columns]:
     """Spans of compute (kernels that do not communicate) and of copying or setting memory."""
     kernels = file.of(RowKind.KERNEL)
-    computing = kernels.select(~_communicating(file, kernels))
-    parts = {COMPUTE: computing, COPY: file.of(RowKind.COPY)}
+    parts = {COMPUTE: kernels.select(~_communicating(file, kernels)), COPY: file.of(RowKind.COPY)}
     return {name: _unite(file, rows, steps) for name, rows in parts.items()}
 
 

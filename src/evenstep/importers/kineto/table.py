@@ -31,8 +31,7 @@ def call_table(**columns: Any) -> Columns:
     """Calls with these columns; missing columns get the value for none."""
     none = {**dict.fromkeys(COLUMNS, NOT_SET), "stream": 0}
     none |= {"device_enter_ns": UNKNOWN_NS, "device_exit_ns": UNKNOWN_NS}
-    types = dict.fromkeys(COLUMNS, np.int64)
-    return Columns.filled({**none, **columns}, types, len(columns["op"]))
+    return Columns.filled(none | columns, dict.fromkeys(COLUMNS, np.int64), len(columns["op"]))
 
 
 def announced_peers(announced: Sequence[Annotation | None], notes: Columns) -> Array:
