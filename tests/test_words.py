@@ -174,7 +174,7 @@ def test_one_of_what_is_counted_is_single():
         ([7], "rank 7"),
         ([0, 1], "ranks 0 and 1"),
         ([0, 1, 2], "ranks 0-2"),
-        ([3, 0, 2], "ranks 3, 0 and 2"),
+        ([3, 0, 2], "ranks 0, 2 and 3"),
         ([0, 1, 2, 3, 8], "ranks 0-3 and 8"),
         (range(0, 40, 2), "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 12 more"),
         (range(0, 4000, 2), "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 1,992 more"),

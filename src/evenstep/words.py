@@ -149,12 +149,8 @@ def plural(count: int, noun: str) -> str:
 
 
 def ranks(numbers: Sequence[int]) -> str:
-    """Such as "rank 7", "ranks 0, 1 and 8" or "ranks 0-3 and 8"; of many "…, 14 and 1,020 more". A
-    few in another order, as culprits by their cost, stay in that order."""
-    if len(numbers) <= NAMES_LISTED and list(numbers) != sorted(numbers):
-        parts = [f"{number}" for number in numbers]
-    else:
-        parts = [part for run in format_ranks(numbers).split(",") for part in _pair(run)]
+    """Such as "rank 7", "ranks 0, 1 and 8" or "ranks 0-3 and 8"; of many "…, 14 and 1,020 more"."""
+    parts = [part for run in format_ranks(numbers).split(",") for part in _pair(run)]
     if len(parts) > RUNS_LISTED:
         named = len(parse_ranks(",".join(parts[:RUNS_LISTED])))
         shown = f"{', '.join(parts[:RUNS_LISTED])} and {len(set(numbers)) - named:,} more"

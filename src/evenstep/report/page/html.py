@@ -100,7 +100,7 @@ def render(
         simulated=bool(links),
         link_map=link_map,
         between=None if link_map is not None else shown.facts["host_waits"],
-        sections=_sections(diagnosis, shown, drawn, answers, loads, link_map),
+        sections=[],  # filled by the template: anchor and title of each
         columns=_place_columns(shown),
         data=data,
         facts=sheet.embed(facts),
@@ -124,37 +124,6 @@ def _run_line(diagnosis: Diagnosis) -> str:
         parts.append(f"{words.plural(len(runs), 'run')} together; charts are of the largest")
     parts += [words.plural(summary["ranks"], "rank"), words.plural(summary["steps"], "step")]
     return " · ".join(parts)
-
-
-def _sections(
-    diagnosis: Diagnosis,
-    shown: Contents,
-    drawn: Mapping[str, Any] | None,
-    answers: Sequence[WhatIfGain],
-    loads: Sequence[fabric.Load],
-    link_map: Chart | None,
-) -> list[tuple[str, str]]:
-    waits, measured = shown.facts["waiting"] is not None, bool(shown.ranks)
-    listed = (
-        ("findings", "findings", True),
-        ("step-time", "step time", measured),
-        ("waiting", "who waits", measured),
-        ("one-step", "one step", True),
-        ("blame", "for whom", waits),
-        ("path", "critical path", waits),
-        ("phases", "phases", len(shown.tables["dist"]) > 0),
-        ("sizes", "collectives", shown.facts["sizes"] is not None),
-        ("places-map", "places", measured),
-        ("host-waits-map", "hosts", shown.facts["host_waits"] is not None and link_map is None),
-        ("fabric-map", "fabric", bool(loads) or link_map is not None),
-        ("pacing", "actions", any(describe_actions(diagnosis.summary))),
-        ("scaling", "scaling", drawn is not None),
-        ("stragglers", "stragglers", bool(diagnosis.summary.get("stragglers"))),
-        ("what-if", "what if", bool(answers)),
-        ("clocks", "clocks", True),
-        ("limits", "limits", True),
-    )
-    return [(anchor, title) for anchor, title, there in listed if there]
 
 
 @dataclass(slots=True, frozen=True)

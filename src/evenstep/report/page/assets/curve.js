@@ -28,7 +28,8 @@ function curveChart(canvas, read, table, diagnosis, hooks) {
   function draw() {
     const { context, width: full, height } = surface(canvas);
     const marks = findings.filter((finding) => finding.when.steps.length).slice(0, 4);
-    const names = full > 560 ? 150 : 40; // room at the right: for findings' names, or only p50, p99
+    const widest = Math.max(110, ...marks.map(({ title }) => context.measureText(title).width + 16));
+    const names = full > 560 ? Math.min(widest, full / 3) : 40; // room at the right: for findings' names, or only p50, p99
     plot = { left: 66, width: full - 66 - names, top: 22, bottom: height - 40 - 14 * marks.length, names, axis: axis() };
     plot.height = plot.bottom - plot.top;
     valueAxis(context, plot, ticks(plot.axis[0], plot.axis[1], 4), y, duration);
