@@ -40,6 +40,17 @@ def asked(scenario, *more):
     return main(["strategies", scenario, "--workers", "1", "--margins", "none", *more])
 
 
+def test_what_changes_nothing_is_told_but_of_strategies_of_which_others_are_compared(
+    scenario, capsys
+):
+    nothing = ["collectives.algorithm=nvls", "energy.pue=1.2", "strategy.bound=4"]
+    asked(scenario, *(word for one in nothing for word in ("--set", one)))
+    told = capsys.readouterr().err.splitlines()
+    assert [line.split()[1] for line in told if "effect" in line] == [
+        "energy.pue", "collectives.algorithm"
+    ]  # fmt: skip
+
+
 def test_the_recommendation_is_the_fastest_row_that_breaks_nothing(scenario, capsys):
     assert asked(scenario, "--limit", "cv=.05", "--limit", "staleness=0", "--json") == 0
     found = json.loads(capsys.readouterr().out)

@@ -38,6 +38,17 @@ def test_every_combination_is_a_line(scenario, capsys):
     assert [line.split()[:2] for line in lines] == [[n, b] for n in "24" for b in "12"]
 
 
+def test_what_changes_nothing_is_told_and_in_which_combinations(scenario, capsys):
+    vary = ["--vary", "collectives.algorithm=ring,nvls", "--vary", "work.buckets=1,2"]
+    assert main(["sweep", scenario, *vary, "--set", "energy.pue=1.2", "--workers", "1"]) == 0
+    told = capsys.readouterr().err
+    assert "evenstep: energy.pue without effect: give" in told
+    assert (
+        "evenstep: with collectives.algorithm=nvls, work.buckets=1 and 1 other combination: "
+        "collectives.algorithm nvls without effect: the step's go by ring"
+    ) in told
+
+
 def test_json_has_an_interval_over_the_repeats(scenario, capsys):
     main(["sweep", scenario, "--vary", "nodes=2", "--repeats", "3", "--workers", "1", "--json"])
     found = json.loads(capsys.readouterr().out)

@@ -14,8 +14,7 @@ from evenstep.report.terminal.scaling import page
 from evenstep.scenario import scenario as scenarios
 from evenstep.scenario import schema
 from evenstep.scenario.scenario import Scenario
-from evenstep.simulate.result import not_taken
-from evenstep.simulate.simulation import set_up
+from evenstep.simulate.simulation import set_up, without_effect
 from evenstep.simulate.study import scaling
 from evenstep.simulate.study.scaling import Study, measured_row
 from evenstep.simulate.study.scaling_sizes import default_sizes
@@ -37,8 +36,8 @@ def _document(args: argparse.Namespace) -> dict[str, Any]:
     with scenarios.named(args.scenario):
         units = study.units()
         largest = set_up(schema.read(Scenario, units[-1].scenario))
-        if other := not_taken(largest.scenario.collectives, largest.flows):
-            say(other)
+        for sentence in without_effect(largest):
+            say(sentence)
         rows = _simulate(units, args.workers)
     points = scaling.curve(study, rows)
     hourly = args.price if args.price is not None else study.scenario.energy.price_per_hour
@@ -63,8 +62,6 @@ def _document(args: argparse.Namespace) -> dict[str, Any]:
 
 def _study(args: argparse.Namespace) -> Study:
     base = scenarios.load(args.scenario, args.set)
-    for sentence in scenarios.without_effect(base):
-        say(sentence)
     changes = _control(args)
     control = scenarios.load(args.scenario, [*args.set, *changes]) if changes else None
     if control == base:

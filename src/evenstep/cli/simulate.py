@@ -16,7 +16,7 @@ from evenstep.report.terminal.simulation import off_by, render
 from evenstep.scenario import scenario
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate import simulation
-from evenstep.simulate.result import Result, not_taken
+from evenstep.simulate.result import Result
 from evenstep.trace.spool.folder import RunFolder
 
 
@@ -24,8 +24,6 @@ def main(args: argparse.Namespace) -> int:
     if args.scenario is None:
         raise UsageError("give a SCENARIO file, or list the fields of one with --fields")
     asked = scenario.load(args.scenario, args.set)
-    for sentence in scenario.without_effect(asked):
-        say(sentence)
     files.check_free(args.html, force=args.force)
     with _folder(args) as folder:
         with scenario.named(args.scenario):
@@ -66,8 +64,8 @@ def _draw(args: argparse.Namespace, result: Result, folder: Path) -> None:
 
 def _simulate(asked: Scenario, args: argparse.Namespace, folder: Path | None) -> Result:
     setup = simulation.set_up(asked)
-    if other := not_taken(asked.collectives, setup.flows):
-        say(other)
+    for sentence in simulation.without_effect(setup):
+        say(sentence)
     _, seconds = simulation.estimate_run(setup)
     progress.announce(f"{asked.run.steps:,} steps to simulate", seconds)
     if folder is not None:

@@ -7,11 +7,12 @@ import os
 
 from evenstep.cli import files, progress
 from evenstep.cli.syntax.predict import AXES
-from evenstep.cli.terminal import show
+from evenstep.cli.terminal import say, show
 from evenstep.errors import UsageError
 from evenstep.explain import measures
 from evenstep.report.terminal import decision as decision_table
 from evenstep.scenario import scenario
+from evenstep.simulate.simulation import set_up, without_effect
 from evenstep.simulate.study.decision import Limits, compare
 from evenstep.workers.engines import usable_cores
 
@@ -29,6 +30,10 @@ def main(args: argparse.Namespace) -> int:
     limits, axes = limits_of(args.limit), tuple(name for name in args.margins if name in AXES)
     files.check_free(args.write, force=args.force)
     asked, workers = scenario.load(args.scenario, args.set), args.workers or usable_cores()
+    with scenario.named(args.scenario):
+        for sentence in without_effect(set_up(asked)):
+            if not sentence.startswith("strategy."):  # options have other strategies
+                say(sentence)
     with scenario.named(args.scenario), progress.counting("compared {} of {} options") as report:
         table = compare(
             asked, limits, axes=axes, workers=workers, progress=report,

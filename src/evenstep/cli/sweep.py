@@ -10,7 +10,7 @@ from typing import Any
 
 from evenstep.cli import files, progress
 from evenstep.cli.arguments import engine_of
-from evenstep.cli.terminal import show, tell_written
+from evenstep.cli.terminal import say, show, tell_written
 from evenstep.errors import UsageError
 from evenstep.report.terminal.style import exact, precise, table
 from evenstep.scenario import scenario
@@ -40,6 +40,8 @@ def main(args: argparse.Namespace) -> int:
     finally:
         if folder is not None and rows:
             written = folder.write_results(rows)
+    for sentence in sweep.without_effect(rows, [axis.field for axis in axes]):
+        say(sentence)
     document: SweepDocument = {
         "schema": "evenstep.sweep/1",
         "vary": {axis.field: list(axis.values) for axis in plan.axes},

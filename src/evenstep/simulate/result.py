@@ -131,7 +131,7 @@ class Result(Document):
         return self.fabric_map().summary()
 
 
-def not_taken(asked: Collectives, used: Iterable[Flow]) -> str:
+def not_taken(asked: Collectives, used: Iterable[Flow | CollectiveUse]) -> str:
     """That no collective of a step goes by the algorithm that is asked for, as a sentence; else
     nothing."""
     field = "nccl_algo" if asked.algorithm == "nccl" else "algorithm"

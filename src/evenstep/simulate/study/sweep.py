@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -23,6 +23,7 @@ from evenstep.scenario import scenario as scenarios
 from evenstep.scenario import schema
 from evenstep.scenario.scenario import Scenario
 from evenstep.statistics.interval import half_width
+from evenstep.words import plural
 from evenstep.workers.engines import Engine, Local
 
 if TYPE_CHECKING:
@@ -185,8 +186,12 @@ def outcome(unit: SweepRun) -> dict[str, Any] | None:
 
 def row_of(unit: SweepRun, result: Result) -> dict[str, Any] | None:
     """A result as a flat row; None for a partial one."""
+    from evenstep.simulate.result import not_taken
+
     if result.partial:
         return None
+    asked = schema.read(Scenario, unit.scenario)
+    told = [*scenarios.without_effect(asked), not_taken(asked.collectives, result.collectives)]
     energy, busiest = result.energy or {}, result.links[0] if result.links else None
     named = ("ranks", "nodes", "steps", "throughput", "unit", "efficiency")
     return {
@@ -203,8 +208,21 @@ def row_of(unit: SweepRun, result: Result) -> dict[str, Any] | None:
         "busiest_link_utilisation": busiest and busiest.utilisation,
         **{name: energy.get(name) for name in ("joules_per_unit", "cost_per_unit")},
         "goodput": (result.goodput or {}).get("useful"),
+        "without_effect": "\n".join(filter(None, told)),
         "key": unit.key,
     }
+
+
+def without_effect(rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> Iterator[str]:
+    """What was set but changed nothing, each as a sentence; of some combinations with the first."""
+    told = [(row, text) for row in rows for text in row.get("without_effect", "").splitlines()]
+    for sentence in dict.fromkeys(text for _, text in told):
+        those = {row["combination"]: row for row, text in told if text == sentence}
+        first, *others = those.values()
+        where = ", ".join(f"{name}={first[name]}" for name in varied)
+        more = f" and {plural(len(others), 'other combination')}" if others else ""
+        every = len(those) == len({row["combination"] for row in rows})
+        yield sentence if every else f"with {where}{more}: {sentence}"
 
 
 class MeanInterval(TypedDict):
