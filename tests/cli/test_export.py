@@ -181,13 +181,14 @@ def test_a_value_that_is_none_is_refused(export, words):
         export(*words)
 
 
-def test_the_endpoint_serves_until_it_is_interrupted(start, run):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_endpoint_serves_until_it_is_stopped_which_is_no_failure(start, run, number):
     child = start("export", run, "--serve", "127.0.0.1:0")
     url = re.search(r"http://\S+", child.stderr.readline())[0]
     with urlopen(url, timeout=60) as answer:
         assert 'evenstep_steps_total{rank="3"' in answer.read().decode()
-    child.send_signal(signal.SIGINT)
-    assert child.wait(60) == 130
+    child.send_signal(number)
+    assert (child.wait(60), child.stderr.read()) == (0, "evenstep: stopped\n")
 
 
 def test_a_port_alone_is_this_machines_own_and_others_need_a_token(monkeypatch):

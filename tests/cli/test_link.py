@@ -30,5 +30,6 @@ def test_it_serves_jobs_until_it_is_interrupted():
     for each in (board, *stored):
         each.close()
     server.send_signal(signal.SIGINT)
-    assert server.wait(60) == 130
+    assert server.wait(60) == 0
+    assert server.stderr.read().endswith("evenstep: stopped\n")
     server.stderr.close()

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from evenstep.cli import files, progress, traces
-from evenstep.cli.terminal import print_json, tell_written, until_interrupted
+from evenstep.cli.terminal import print_json, tell_written, until_stopped
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.errors import UsageError
 from evenstep.export import parquet
@@ -138,7 +138,7 @@ def _serve(args: argparse.Namespace) -> int:
     place = f"http://{args.serve[0]}:{endpoint.server_address[1]}/metrics"
     auth = f' (needs "Authorization: Bearer {token}")' if token else ""
     print(f"Serving {place}{auth} until interrupted", file=sys.stderr, flush=True)
-    with endpoint, until_interrupted():
+    with endpoint, until_stopped():
         endpoint.serve_forever()
     return 0
 

@@ -7,7 +7,7 @@ from contextlib import closing
 
 from evenstep.agent.actions.served import LinkServer
 from evenstep.agent.settings import kinds
-from evenstep.cli.terminal import say, until_interrupted
+from evenstep.cli.terminal import say, until_stopped
 from evenstep.errors import UsageError
 from evenstep.words import plural
 
@@ -20,10 +20,11 @@ def main(args: argparse.Namespace) -> int:
     if "@" not in group:
         raise UsageError(f"expected NAME@HOST:PORT, found {args.group!r}")
     server, members = LinkServer(group), (-1, 0)
-    with closing(server), until_interrupted():
+    with closing(server), until_stopped():
         while True:
             if server.members != members:
                 members = server.members
                 jobs, ranks = map(plural, members, ("job", "rank"))
                 say(f"serving on port {server.port}: {jobs} on the link, {ranks} on storage")
             server.serve()
+    return 0

@@ -1,7 +1,7 @@
 """The `evenstep` command: run one subcommand and return its exit code.
 
-0 fine, 1 findings above the threshold, 2 usage or bad input, 3 an internal error, 128 + n on
-signal n. `evenstep run` returns its command's own code.
+0 fine (a server that was stopped, too), 1 findings above the threshold, 2 usage or bad input, 3 an
+internal error, 128 + n on signal n. `evenstep run` returns its command's own code.
 """
 
 from __future__ import annotations

@@ -46,6 +46,15 @@ def until_interrupted() -> Iterator[None]:
         raise SystemExit(128 + signal.SIGINT) from None
 
 
+@contextmanager
+def until_stopped() -> Iterator[None]:
+    """End a server well, and say so, when Ctrl-C or SIGTERM does: nothing else ever ends it."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        say("stopped")
+
+
 def tell_written(path: Path | str, note: str = "") -> None:
     """Print the last line of a command: the file it has written."""
     print(f"Wrote {path}{note}", file=sys.stderr, flush=True)
