@@ -22,7 +22,7 @@ MOST_OF_A_PREFIX = 3
 BUDGET = {
     "agent": 6636,  # a pause has the line that called the collection
     "attachment": 535,
-    "cli": 4892,  # an algorithm without effect is told, messages are calibrated
+    "cli": 4904,  # an algorithm without effect is told, messages are calibrated
     "compiled": 220,
     "diagnose": 16484,  # what late hosts hide has errors, as an all-reduce waits for the last rank;
     # replicas of several ranks are projected
@@ -38,13 +38,13 @@ BUDGET = {
     "report": 2911,  # where an action that was not tried applies
     "reproduce": 1333,  # many steps at once
     "scenario": 1252,  # fields without effect are told, of failures, prices and repairs too
-    "simulate": 8467,  # an algorithm without effect is told; links are fitted to messages, too
+    "simulate": 8493,  # an algorithm without effect is told; links are fitted to messages, too
     "statistics": 756,
     "trace": 5951,  # marks of who waits to join are a run's
-    "watch": 1698,  # parts of a step that it has not are not named
+    "watch": 1700,  # parts of a step that it has not are not named
     "workers": 279,
 }
-WHOLE = 76_701
+WHOLE = 76_704
 
 
 def imports(name):

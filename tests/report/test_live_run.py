@@ -337,7 +337,9 @@ def test_what_was_asked_of_actions_is_said_of_actions(watched, run):
         "act": "gc",
     }  # the mode that goes with actions but pace
     (run / "control.json").write_text(json.dumps(asked))
-    assert pacing_text(watched.look()) == ("observe; requested: act gc; 0 of 4 ranks follow so far")
+    assert pacing_text(watched.look()) == (
+        "observe: no rank is delayed; requested: act gc; 0 of 4 ranks follow so far"
+    )
 
 
 def test_the_picture_is_json_without_anything_json_lacks(watched, run):

@@ -488,15 +488,17 @@ def test_pacing_is_said_in_as_many_words_as_it_needs():
         ranks = [steps([60] * 8, held_ns=held)] * len(modes)
         return pacing_text(frame(followed(*ranks, facts=facts), []))
 
-    assert said("even", "even") == "even"
-    assert said("even", "off", "even") == "even on 2 ranks, off on 1 rank"
-    assert said("even", threshold=0.1, max_delay=0.5) == "even (threshold 10 %, max delay 50 %)"
+    none = ": no rank is delayed"
+    assert said("even", "even") == f"even{none}"
+    assert said("even", "off", "even") == f"even on 2 ranks, off on 1 rank{none}"
+    bounds = "even (threshold 10 %, max delay 50 %)"
+    assert said("even", threshold=0.1, max_delay=0.5) == bounds + none
     assert said("even", held=10) == "even: delays 1 rank by 10 % of all step time"
     run = followed(steps([60] * 8), facts={0: {"pace": {"mode": "even", "request": 3}}})
     run.request = {"number": 3, "mode": "even"}
-    assert pacing_text(frame(run, [])) == "even"
+    assert pacing_text(frame(run, [])) == "even: no rank is delayed"
     run.states[0].facts = {**run.states[0].facts, "pacing": "slow"}
-    assert pacing_text(frame(run, [])) == "even; slow"
+    assert pacing_text(frame(run, [])) == "even: no rank is delayed; slow"
 
 
 def test_more_ranks_than_are_shown_are_counted():

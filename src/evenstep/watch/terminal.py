@@ -167,6 +167,8 @@ def pacing_text(frame: Frame) -> str:
     if pacing["held_ranks"]:
         text += f": delays {plural(pacing['held_ranks'], 'rank')} by {percent(pacing['held'])} of"
         text += " all step time"
+    else:
+        text += ": no rank is delayed"
     if pacing["note"]:
         text += f"; {pacing['note']}"
     followed = pacing["followed_by"]
