@@ -197,6 +197,7 @@ typedef struct {
 
 typedef struct { /* of a link, while rates are solved */
     double rest, heavy; /* what is left of it; weight of members not frozen */
+    double least;       /* of its members' own limits, for each unit of weight */
     i32 link, on, unfrozen, head; /* on: its members */
     i32 held; /* other messages that it stopped so far */
     int is_searched; /* for messages that have more than it leaves */
@@ -697,9 +698,6 @@ static void mark_dirty(World *w, i32 l, int all) {
     link->all |= all;
     if (all) link->fair = available(w, l);
 }
-/* Whether only one message is on a link: then this is a limit of its own. */
-static int is_lonely(const World *w, const Filling *at) { return w->link[at->link].count == 1; }
-
 /* Let a message's rate be solved: give back to its links what it has there. */
 static void include(World *w, i32 a) {
     Active *x = &w->active[a];
@@ -715,13 +713,18 @@ static void include(World *w, i32 a) {
         if (link->mark != w->stamp) {
             link->mark = w->stamp, link->at = w->touched++;
             w->filling[link->at] = (Filling){
-                .rest = link->fair - link->load, .held = link->stopped, .link = l, .head = -1};
+                .rest = link->fair - link->load, .least = INFINITY, .held = link->stopped,
+                .link = l, .head = -1};
         }
         Filling *at = &w->filling[link->at];
         at->rest += rate, at->on++, at->unfrozen++, at->heavy += weight;
         at->held -= x->bottleneck == l;
         w->seats[seat + h] = (Seat){number, link->at, at->head}, at->head = seat + h;
         if (link->count == 1 && at->rest < limit) limit = at->rest, own = l;
+    }
+    for (i32 k = seat; limit < INFINITY && k < seat + hops; k++) {
+        Filling *at = &w->filling[w->seats[k].at];
+        at->least = smaller(at->least, limit / weight);
     }
     w->seat_count = seat + hops;
     w->member[number] = (Member){-1, weight, larger(limit, 0), a, own, -1, seat, seat + hops};
@@ -758,7 +761,7 @@ static int widen(World *w, i32 t, double level) {
     }
     for (; seat < w->seat_count; seat++) {
         const Filling *at = &w->filling[t = w->seats[seat].at];
-        if (is_lonely(w, at)) continue;
+        if (w->link[at->link].count == 1) continue; /* a limit of its only message */
         double turn = turn_of(w, at);
         i32 place = w->levels.place[t];
         if (place < 0 || turn < w->levels.entry[place].key) heap_set(&w->levels, t, turn);
@@ -770,15 +773,16 @@ static int widen(World *w, i32 t, double level) {
 static void stop_members(World *w, i32 t, double level) {
     Filling *at = &w->filling[t];
     int stopped = 0;
-    for (i32 k = at->head; k >= 0; k = w->seats[k].next) {
+    for (i32 k = at->least < level ? at->head : -1; k >= 0; k = w->seats[k].next) {
         Member *m = &w->member[w->seats[k].member];
         if (m->rate >= 0 || m->limit >= level * m->weight) continue;
         freeze(w, m, m->limit, m->own);
         stopped = 1;
     }
     if (stopped) return;
-    if (!at->is_searched) { /* what has more here is to have less: it was there at no lower level */
-        at->is_searched = 1;
+    const Link *link = &w->link[at->link];
+    if (!at->is_searched && (!link->stopped || level < link->level)) {
+        at->is_searched = 1; /* what has more is to have less; nothing had more than what it held */
         if (widen(w, t, level)) return;
     }
     for (i32 k = at->head; k >= 0; k = w->seats[k].next) {
@@ -794,7 +798,7 @@ static void stop_members(World *w, i32 t, double level) {
 static void fill(World *w) {
     Heap *heap = &w->levels; /* empty */
     for (i32 t = 0; t < w->touched; t++)
-        if (!is_lonely(w, &w->filling[t])) heap_set(heap, t, turn_of(w, &w->filling[t]));
+        if (w->link[w->filling[t].link].count > 1) heap_set(heap, t, turn_of(w, &w->filling[t]));
     while (heap->count) {
         i32 t = heap->entry[0].item;
         Filling *at = &w->filling[t];
