@@ -53,7 +53,7 @@ def run(folder: Path) -> Path:
             job = [sys.executable, "-c", ATTACHED, training.__file__, str(order)]
             on_host = ["ip", "netns", "exec", network.hosts[rank], *apart, *job]
             crew.start(f"rank {rank}", on_host, environment(folder, rank), folder / f"{rank}.log")
-        done = crew.wait(60.0)
+        done = crew.wait(600.0)
         crew.end(0.0)
         crew.check()
         assert done
