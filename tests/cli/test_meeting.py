@@ -13,6 +13,8 @@ import pytest
 
 from evenstep.cli import deaths
 from evenstep.cli.main import main
+from evenstep.trace.spool import folder
+from evenstep.trace.spool.files import write_whole
 from evenstep.trace.spool.folder import RunFolder, started_ticks
 from evenstep.trace.spool.identity import Identity
 from evenstep.watch.frame import frame
@@ -39,7 +41,7 @@ def mark(run, rank, **other):
     identity = Identity("job", 0, rank, rank, world=4, node=0, launcher="torchrun")
     facts = identity.header() | {"started_ticks": started_ticks(os.getpid())}
     facts |= {"call": "init_process_group"} | other
-    run.joining_path(rank).write_text(json.dumps(facts))
+    write_whole(run.joining_path(rank), json.dumps(facts))
 
 
 def test_a_launcher_and_watch_tell_who_has_not_come_while_the_others_wait(tmp_path, monkeypatch):
@@ -102,6 +104,23 @@ def test_marks_of_the_dead_of_earlier_attempts_and_of_no_sense_count_for_nothing
     assert (run.meeting().waiting, run.meeting().absent) == ([1], [0, 2, 3])
     os.close(run.claim(1, 3))  # it is through
     assert run.meeting().absent == [0, 2]
+
+
+def test_a_launcher_that_looks_often_reads_a_mark_once(tmp_path, monkeypatch):
+    """Thousands of ranks leave as many, on a filesystem that all launchers share."""
+    read, reader = [], folder.read_facts
+    monkeypatch.setattr(folder, "read_facts", lambda path: read.append(path.name) or reader(path))
+    run = RunFolder(tmp_path)
+    watch = deaths.RankExits(run, print)
+    for rank in range(3):
+        mark(run, rank, hostname=f"node{rank}", pid=NOBODY)
+    for _ in range(3):
+        watch._discover()
+        watch._report_meeting()
+    assert read == [run.joining_path(rank).name for rank in range(3)]
+    mark(run, 1, raised={})
+    assert run.meeting().waiting == [0, 2]
+    assert len(read) == 4
 
 
 def test_only_the_launcher_of_the_first_that_waits_tells(tmp_path):

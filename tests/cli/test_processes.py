@@ -173,6 +173,23 @@ def test_a_rank_whose_child_attaches_is_that_child(run, start):
     assert said == [f"rank 1 (process {other.pid}) died: SIGKILL"]
 
 
+def test_the_end_of_a_shell_whose_child_has_just_attached_is_not_the_childs(run, start):
+    """The launcher learns of both at once."""
+    both, said = {each.pid: each for each in (start(), start())}, []
+    watch = RankExits(run, said.append)
+    watch._discover()
+    shell = next(each.pid for each in watch._ranks.values())
+    (child,) = both.keys() - {shell}
+    identity = Identity("job", 0, 1, 1, world=3, node=0, launcher="torchrun").header()
+    identity |= {"pid": child, "started_ticks": started_ticks(child)}
+    Spool.create(run.spool_path(0, 1), identity, ring_bytes=1, summary_bytes=1).shut()
+    os.kill(shell, signal.SIGKILL)
+    until(lambda: process_stat(shell)[0] == "Z")
+    watch._record_exits(PATIENCE_S)
+    assert [each.pid for each in watch._ranks.values()] == [child]
+    assert said == []
+
+
 def test_of_two_launchers_on_one_host_one_tells(run, start):
     """As of two nodes that are tried on one machine, with one folder."""
     rank, said = start("import os; os._exit(2)"), []

@@ -140,12 +140,13 @@ class RankExits:
                 self._record(rank, {"monotonic_ns": _heartbeat_ns(rank.path)})
 
     def _record_exits(self, timeout_s: float) -> None:
-        for descriptor, _ in self._poll.poll(timeout_s * 1e3):
-            if descriptor in self._ranks:
-                now = {"monotonic_ns": time.monotonic_ns(), "realtime_ns": time.time_ns()}
-                ended = _exit_status(self._ranks[descriptor].pid, descriptor) | now
-                if self._ranks[descriptor].pid in self._unattached:
-                    self._discover()  # it may have attached a moment before
+        ready = {descriptor for descriptor, _ in self._poll.poll(timeout_s * 1e3)}
+        for descriptor, rank in [each for each in self._ranks.items() if each[0] in ready]:
+            now = {"monotonic_ns": time.monotonic_ns(), "realtime_ns": time.time_ns()}
+            ended = _exit_status(rank.pid, descriptor) | now
+            if rank.pid in self._unattached:
+                self._discover()  # it, or what it has started, may have attached a moment before
+            if descriptor in self._ranks and self._ranks[descriptor].pid == rank.pid:
                 self._record(self._leave(descriptor), ended)
 
     def _discover(self) -> bool:
@@ -231,7 +232,7 @@ class RankExits:
     def _bury(self, rank: _Rank, ended: dict[str, Any]) -> bool:
         """Make the spool of a rank that failed before it attached; False where another stopped it,
         as a launcher does with those that are left."""
-        marks = (mark for _, mark in self._folder.marks() if mark.get("pid") == rank.pid)
+        marks = (mark for mark in self._folder.marks() if mark.get("pid") == rank.pid)
         mark = next(marks, {})
         status = ended.get("signal", ended.get("exit_code", signal.SIGTERM.name))
         if self._asked or (status == signal.SIGTERM.name and "raised" not in mark):

@@ -30,7 +30,7 @@ class StartedRanks:
 
     def find(self) -> Iterator[dict[str, Any]]:
         """Yield the headers (see `Identity.header`) of ranks that have started since, at least."""
-        yield from (mark for _, mark in self._folder.marks() if lives(mark))
+        yield from filter(lives, self._folder.marks())
         now = {path.name for path in Path("/proc").iterdir() if path.name.isdigit()}
         for pid in now - self._seen:
             identity = self._rank(pid)

@@ -17,7 +17,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
@@ -53,6 +53,7 @@ class RunFolder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).absolute()
+        self._marks: dict[tuple[str, int], dict[str, Any]] = {}  # by name and inode
 
     @property
     def facts_path(self) -> Path:
@@ -86,20 +87,22 @@ class RunFolder:
         """Path of the identity of a rank, as long as it is inside `init_process_group`."""
         return self.path / f"rank-{rank:05d}.joining"
 
-    def marks(self) -> Iterator[tuple[Path, dict[str, Any]]]:
-        """Files and contents of marks, ascending by rank, and `written_s`, when (Unix time); not of
-        damaged ones. A mark with `raised` is of a rank that the call has failed in."""
-        for path in sorted(self.path.glob("rank-*.joining")):
-            with suppress(TraceError, KeyError, TypeError, ValueError, OSError):
-                mark = read_facts(path) | {"written_s": path.stat().st_mtime}
-                numbers = {name: int(mark[name]) for name in _MARKED}
-                yield path, mark | numbers | {"call": str(mark["call"])}
+    def marks(self) -> list[dict[str, Any]]:
+        """Marks, ascending by rank, and `written_s`, when (Unix time); not damaged ones. One with
+        `raised` is of a rank that the call has failed in. A file is read once, since thousands of
+        ranks leave as many and launchers look often: what is written anew is another file."""
+        known, self._marks = self._marks, {}
+        with suppress(OSError):
+            for file in sorted((entry.name, entry.inode()) for entry in os.scandir(self.path)):
+                if re.fullmatch(r"rank-\d+\.joining", file[0]):
+                    self._marks[file] = known.get(file) or _read_mark(self.path / file[0])
+        return list(filter(None, self._marks.values()))
 
     def meeting(self, *, here: bool = False) -> Meeting | None:
         """Who waits in `init_process_group` in the last attempt; None where nobody does, or, with
         `here`, where the first of them runs on another host. The marks of processes that have
         ended on this host count for nothing."""
-        marks = [mark for _, mark in self.marks() if not ended_here(mark)]
+        marks = [mark for mark in self.marks() if not ended_here(mark)]
         waiting = [mark for mark in marks if "raised" not in mark]
         if not waiting or (here and not is_here(waiting[0])):
             return None
@@ -118,7 +121,7 @@ class RunFolder:
         """Ranks that are or failed inside `init_process_group`, by the address that they meet the
         others at; without those whose address is not known."""
         found: dict[str, list[int]] = {}
-        for _, mark in self.marks():
+        for mark in self.marks():
             if mark["attempt"] == attempt and mark.get("place"):
                 found.setdefault(str(mark["place"]), []).append(mark["rank"])
         return found
@@ -126,9 +129,9 @@ class RunFolder:
     def forget_ended(self) -> None:
         """Remove the marks of ranks of this host that ended inside `init_process_group`: on other
         hosts nobody can tell that they have."""
-        for path, mark in self.marks():
+        for mark in self.marks():
             if ended_here(mark):
-                path.unlink(missing_ok=True)
+                self.joining_path(mark["rank"]).unlink(missing_ok=True)
 
     def attempts(self) -> list[int]:
         """Numbers of the attempts that have a folder, ascending."""
@@ -222,6 +225,15 @@ def read_facts(path: Path) -> dict[str, Any]:
     return facts
 
 
+def _read_mark(path: Path) -> dict[str, Any]:
+    """The contents of one mark (see `RunFolder.marks`); empty if it is gone or damaged."""
+    with suppress(TraceError, KeyError, TypeError, ValueError, OSError):
+        mark = read_facts(path) | {"written_s": path.stat().st_mtime}
+        numbers = {name: int(mark[name]) for name in _MARKED}
+        return mark | numbers | {"call": str(mark["call"])}
+    return {}
+
+
 def default_path(cwd: Path, pid: int) -> Path:
     """The folder of a run without a configured one, from the process that started its ranks: all
     ranks of a node derive the same without communicating."""
@@ -273,7 +285,7 @@ def started_ticks(pid: object) -> int | None:
 
 def is_here(writer: Mapping[str, Any]) -> bool:
     """Whether the process in a spool's header runs, or ran, on this host."""
-    return (writer.get("boot_id"), writer.get("hostname")) == (boot_id(), hostname())
+    return writer.get("hostname") == hostname() and writer.get("boot_id") == boot_id()
 
 
 def lives(writer: Mapping[str, Any]) -> bool:
@@ -281,7 +293,7 @@ def lives(writer: Mapping[str, Any]) -> bool:
 
     A process is identified by number and start: numbers are reused, and differ between containers.
     """
-    since = started_ticks(writer.get("pid")) if boot_id() and is_here(writer) else None
+    since = started_ticks(writer.get("pid")) if is_here(writer) and boot_id() else None
     return since is not None and since == writer.get("started_ticks", since)
 
 
