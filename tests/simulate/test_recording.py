@@ -1,5 +1,7 @@
 """What a simulation writes is a run like any other."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -188,6 +190,12 @@ def test_full_adapters_of_parameter_servers_are_no_slow_links():
     bandwidth of a ring of eight."""
     servers = "collectives.algorithm=server", "collectives.servers=2"
     nodes = "cluster.nodes=8", "cluster.gpus_per_node=1", "work.gradient_bytes=800MB"
-    first = found(*nodes, *servers).findings[0]
+    _, trace = simulate_trace(scenario(*JOB, *nodes, *servers, noise=[JITTER]))
+    first = diagnose(trace).findings[0]
     assert first.mode == "bandwidth_bound"
     assert "no less than the 3.12 GB/s expected (the speed of the network adapters)" in first.cause
+    for damaged in ("0,x", "900-910", "5-2"):  # whose links are then those of a ring
+        trace.groups = tuple(
+            replace(one, backend=f"simulated, servers {damaged}") for one in trace.groups
+        )
+        assert diagnose(trace).findings[0].mode == "bandwidth_bound"

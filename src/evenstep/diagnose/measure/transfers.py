@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -402,11 +403,13 @@ def _shape(trace: Trace, measured: Transfers, groups: list[int], *key: int) -> S
 
 def _holders(trace: Trace, op: int, group: int) -> tuple[int, ...]:
     """The ranks to which all others send: everybody in an all-to-all, parameter servers in their
-    all-reduces, and nobody in a ring."""
-    servers = trace.groups[group].backend.partition(", servers ")[2]
-    if op == Op.ALL_REDUCE and servers:
-        return parse_ranks(servers)
-    return trace.groups[group].ranks if op == Op.ALL_TO_ALL else ()
+    all-reduces (unless their names are damaged), and nobody in a ring."""
+    found = trace.groups[group]
+    if op == Op.ALL_REDUCE:
+        with suppress(ValueError):
+            servers = parse_ranks(found.backend.partition(", servers ")[2])
+            return tuple(set(servers).intersection(found.ranks))
+    return found.ranks if op == Op.ALL_TO_ALL else ()
 
 
 # -- references ------------------------------------------------------------------------------------
