@@ -63,7 +63,8 @@ def test_a_rank_that_its_script_has_spawned_is_marked_in_a_folder_that_there_is(
         ({}, "10.0.0.1", 2, "10.0.0.1:29500"),
         ({"init_method": "env://"}, "localhost", 1, "localhost:29500"),
         ({}, "127.0.0.1", 2, "127.0.0.1:29500 of here"),
-        ({"init_method": "tcp://10.0.0.1:1"}, "localhost", 2, "tcp://10.0.0.1:1"),
+        ({"init_method": "tcp://10.0.0.1:1?rank=1&world_size=4"}, "localhost", 2, "10.0.0.1:1"),
+        ({"init_method": "tcp://localhost:1"}, "10.0.0.1", 2, "localhost:1 of here"),
         ({"store": object()}, "localhost", 2, None),
     ],
 )

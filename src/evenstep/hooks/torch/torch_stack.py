@@ -120,5 +120,5 @@ def _address(keywords: Mapping[str, Any]) -> str:
     if keywords.get("store") is not None:
         return ""
     if method and method != "env://":
-        return str(method)
+        return str(method).removeprefix("tcp://").partition("?")[0]  # `?rank=3&world_size=8`
     return f"{environ.get('MASTER_ADDR', '')}:{environ.get('MASTER_PORT', '')}"
