@@ -102,6 +102,18 @@ def test_what_the_call_has_raised_is_told(run, start):
     assert run.files() == run.spools(0)
 
 
+def test_what_the_call_has_raised_on_another_host_is_not_of_the_process_of_that_number(run, start):
+    """In containers the numbers of processes are few, and alike on each host."""
+    asked_to_end = start(RANK="0")
+    mark = Identity("job", 0, 2, 0, world=3, node=1, launcher="torchrun").header()
+    mark |= {"pid": asked_to_end.pid, "hostname": "elsewhere", "call": "init_process_group"}
+    mark["raised"] = {"type": "DistNetworkError", "message": "no route", "frames": []}
+    run.path.mkdir()
+    run.joining_path(2).write_text(json.dumps(mark))
+    assert followed(run, asked_to_end, act=lambda p: p.terminate()) == []
+    assert run.attempts() == []
+
+
 def test_who_meets_elsewhere_is_told_where_the_call_fails(run, start):
     ranks = [start("import os; os._exit(1)", RANK=str(number)) for number in range(3)]
     run.path.mkdir()

@@ -232,8 +232,8 @@ class RankExits:
     def _bury(self, rank: _Rank, ended: dict[str, Any]) -> bool:
         """Make the spool of a rank that failed before it attached; False where another stopped it,
         as a launcher does with those that are left."""
-        marks = (mark for mark in self._folder.marks() if mark.get("pid") == rank.pid)
-        mark = next(marks, {})
+        mine = (mark for mark in self._folder.marks() if mark.get("pid") == rank.pid)
+        mark = next(filter(is_here, mine), {})
         status = ended.get("signal", ended.get("exit_code", signal.SIGTERM.name))
         if self._asked or (status == signal.SIGTERM.name and "raised" not in mark):
             return False

@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -215,7 +216,9 @@ def admit(
     fresh = Admission(given or folder.path.name, passes_id=given is not None or alone)
     if not folder.exists():
         return fresh
-    known = _facts(folder)
+    known: dict[str, Any] = {}
+    with suppress(TraceError):  # damaged
+        known = folder.read()
     ours = given, _of_all_nodes(command)
     if given and ours == (known.get("run_id"), _of_all_nodes(known.get("command") or ())):
         if not ended_here(known) or environ.get("SLURM_RESTART_COUNT"):
@@ -249,11 +252,3 @@ def option_value(command: Sequence[str], pattern: re.Pattern[str]) -> str | None
         if match := pattern.fullmatch(argument):
             return match[1] or following
     return None
-
-
-def _facts(folder: RunFolder) -> dict[str, Any]:
-    """Return the facts of the run; nothing where they are damaged."""
-    try:
-        return folder.read()
-    except TraceError:
-        return {}

@@ -34,11 +34,11 @@ def main(args: argparse.Namespace) -> int:
         for sentence in without_effect(set_up(asked)):
             if not sentence.startswith("strategy."):  # options have other strategies
                 say(sentence)
-    with scenario.named(args.scenario), progress.counting("compared {} of {} options") as report:
-        table = compare(
-            asked, limits, axes=axes, workers=workers, progress=report,
-            estimate=lambda seconds: progress.announce("every strategy", seconds / workers),
-        )  # fmt: skip
+        with progress.counting("compared {} of {} options") as report:
+            table = compare(
+                asked, limits, axes=axes, workers=workers, progress=report,
+                estimate=lambda seconds: progress.announce("every strategy", seconds / workers),
+            )  # fmt: skip
     show(table.to_json(), lambda: decision_table.render(table), as_json=args.json)
     if args.write is not None:
         files.write(args.write, decision_table.settings(table))
