@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import sys
 from collections.abc import Callable, Mapping
@@ -34,15 +35,17 @@ class Wrapped:
         holders: str = "",
     ) -> None:
         """Call `after` after `module.name`; a failure of its is one line of log. `within`, which
-        must not raise, gets a call's keywords and returns what both happen in.
+        must not raise, gets a call's arguments by name and returns what both happen in.
 
         Every module whose name begins with `holders` and that holds a reference gets the wrapper.
         """
         original = getattr(module, name)
+        names = inspect.signature(original).parameters if within else ()
 
         @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            with within(kwargs) if within and self._armed else nullcontext():
+            given = dict(zip(names, args, strict=False)) | kwargs
+            with within(given) if within and self._armed else nullcontext():
                 result = original(*args, **kwargs)
                 if self._armed:
                     _call(after, name)
