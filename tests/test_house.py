@@ -30,7 +30,7 @@ BUDGET = {
     "explain": 640,  # rows of software that is not modelled are marked
     "export": 1373,  # what cannot be sent or written is refused before the work
     "frameworks": 533,  # an observed engine or model is not kept alive
-    "hooks": 4780,  # who waits in init_process_group leaves a mark
+    "hooks": 4783,  # who waits in init_process_group leaves a mark
     "host": 1605,  # what the processes that ranks have started ask of the cores
     "importers": 10161,
     "pacing": 1590,

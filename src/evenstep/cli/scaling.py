@@ -14,7 +14,8 @@ from evenstep.report.terminal.scaling import page
 from evenstep.scenario import scenario as scenarios
 from evenstep.scenario import schema
 from evenstep.scenario.scenario import Scenario
-from evenstep.simulate.simulation import set_up, without_effect
+from evenstep.simulate.result import without_effect
+from evenstep.simulate.simulation import set_up
 from evenstep.simulate.study import scaling
 from evenstep.simulate.study.scaling import Study, measured_row
 from evenstep.simulate.study.scaling_sizes import default_sizes
@@ -36,7 +37,7 @@ def _document(args: argparse.Namespace) -> dict[str, Any]:
     with scenarios.named(args.scenario):
         units = study.units()
         largest = set_up(schema.read(Scenario, units[-1].scenario))
-        for sentence in without_effect(largest):
+        for sentence in without_effect(largest.scenario, largest.flows):
             say(sentence)
         rows = _simulate(units, args.workers)
     points = scaling.curve(study, rows)

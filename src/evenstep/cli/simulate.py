@@ -16,7 +16,7 @@ from evenstep.report.terminal.simulation import off_by, render
 from evenstep.scenario import scenario
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate import simulation
-from evenstep.simulate.result import Result
+from evenstep.simulate.result import Result, without_effect
 from evenstep.trace.spool.folder import RunFolder
 
 
@@ -64,7 +64,7 @@ def _draw(args: argparse.Namespace, result: Result, folder: Path) -> None:
 
 def _simulate(asked: Scenario, args: argparse.Namespace, folder: Path | None) -> Result:
     setup = simulation.set_up(asked)
-    for sentence in simulation.without_effect(setup):
+    for sentence in without_effect(asked, setup.flows):
         say(sentence)
     _, seconds = simulation.estimate_run(setup)
     progress.announce(f"{asked.run.steps:,} steps to simulate", seconds)

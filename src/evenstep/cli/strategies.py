@@ -12,7 +12,8 @@ from evenstep.errors import UsageError
 from evenstep.explain import measures
 from evenstep.report.terminal import decision as decision_table
 from evenstep.scenario import scenario
-from evenstep.simulate.simulation import set_up, without_effect
+from evenstep.simulate.result import without_effect
+from evenstep.simulate.simulation import set_up
 from evenstep.simulate.study.decision import Limits, compare
 from evenstep.workers.engines import usable_cores
 
@@ -31,7 +32,7 @@ def main(args: argparse.Namespace) -> int:
     files.check_free(args.write, force=args.force)
     asked, workers = scenario.load(args.scenario, args.set), args.workers or usable_cores()
     with scenario.named(args.scenario):
-        for sentence in without_effect(set_up(asked)):
+        for sentence in without_effect(asked, set_up(asked).flows):
             if not sentence.startswith("strategy."):  # options have other strategies
                 say(sentence)
         with progress.counting("compared {} of {} options") as report:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
@@ -11,7 +11,8 @@ import numpy as np
 from evenstep import checkpoints
 from evenstep.allreduce import RING_PASSES, bus_factor
 from evenstep.documents import Document, Meta
-from evenstep.scenario.parts import OPERATIONS, Collectives, Energy, Part, Reliability
+from evenstep.scenario import scenario as scenarios
+from evenstep.scenario.parts import OPERATIONS, Energy, Part, Reliability
 from evenstep.scenario.scenario import AVERAGING, SPARING, UNSYNCHRONISED, Scenario
 from evenstep.simulate.fabric.flows import Flow
 from evenstep.simulate.fabric.placement import Placement
@@ -131,16 +132,17 @@ class Result(Document):
         return self.fabric_map().summary()
 
 
-def not_taken(asked: Collectives, used: Iterable[Flow | CollectiveUse]) -> str:
-    """That no collective of a step goes by the algorithm that is asked for, as a sentence; else
-    nothing."""
+def without_effect(scenario: Scenario, used: Iterable[Flow | CollectiveUse]) -> Iterator[str]:
+    """What is set but changes nothing in a job, each as a sentence, such as an algorithm by which
+    none of the collectives that a step uses goes."""
+    yield from scenarios.without_effect(scenario)
+    asked = scenario.collectives
     field = "nccl_algo" if asked.algorithm == "nccl" else "algorithm"
     name = getattr(asked, field)
     taken = {one.algorithm.partition("/")[0] for one in used if one.operation in OPERATIONS}
-    if name in ("", "auto", *taken) or not taken:
-        return ""
-    others = " and ".join(sorted(taken))
-    return f"collectives.{field} {name} without effect: the step's go by {others}"
+    if taken and name not in ("", "auto", *taken):
+        others = " and ".join(sorted(taken))
+        yield f"collectives.{field} {name} without effect: the step's go by {others}"
 
 
 def summed_up(

@@ -12,7 +12,6 @@ from threading import Lock
 import numpy as np
 
 from evenstep.errors import ConfigError
-from evenstep.scenario import scenario as scenarios
 from evenstep.scenario.parts import Run
 from evenstep.scenario.scenario import AVERAGING, Scenario
 from evenstep.simulate.fabric.flows import CollectiveLibrary, Flow
@@ -26,7 +25,7 @@ from evenstep.simulate.job.fabric_map import link_loads
 from evenstep.simulate.job.graph import FinishedStep, JobGraph
 from evenstep.simulate.job.recording import BlockSink, SimulatedRecorder, StepRows, pauses
 from evenstep.simulate.job.strategies import Extra, Pace, Paced
-from evenstep.simulate.result import Result, not_taken, summed_up
+from evenstep.simulate.result import Result, summed_up
 from evenstep.simulate.wires.carriage import FlowUse, carriages
 from evenstep.simulate.wires.interface import STUCK
 from evenstep.simulate.wires.world import make_world
@@ -96,13 +95,6 @@ def set_up(scenario: Scenario, *, load_gBps: float = 0.0) -> Setup:  # noqa: N80
     names = strategies.REASONS if scenario.strategy.kind == "paced" else ()
     info = RunInfo(scenario, placement, network.machines, graph.partitions, names)
     return Setup(scenario, network, placement, library, graph, between, info)
-
-
-def without_effect(setup: Setup) -> Iterator[str]:
-    """What is set but changes nothing in a job, each as a sentence."""
-    yield from scenarios.without_effect(setup.scenario)
-    if other := not_taken(setup.scenario.collectives, setup.flows):
-        yield other
 
 
 def _library(place_of: Scenario, load_gBps: float) -> CollectiveLibrary:  # noqa: N803

@@ -186,12 +186,11 @@ def outcome(unit: SweepRun) -> dict[str, Any] | None:
 
 def row_of(unit: SweepRun, result: Result) -> dict[str, Any] | None:
     """A result as a flat row; None for a partial one."""
-    from evenstep.simulate.result import not_taken
+    from evenstep.simulate import result as results
 
     if result.partial:
         return None
     asked = schema.read(Scenario, unit.scenario)
-    told = [*scenarios.without_effect(asked), not_taken(asked.collectives, result.collectives)]
     energy, busiest = result.energy or {}, result.links[0] if result.links else None
     named = ("ranks", "nodes", "steps", "throughput", "unit", "efficiency")
     return {
@@ -208,7 +207,7 @@ def row_of(unit: SweepRun, result: Result) -> dict[str, Any] | None:
         "busiest_link_utilisation": busiest and busiest.utilisation,
         **{name: energy.get(name) for name in ("joules_per_unit", "cost_per_unit")},
         "goodput": (result.goodput or {}).get("useful"),
-        "without_effect": "\n".join(filter(None, told)),
+        "without_effect": "\n".join(results.without_effect(asked, result.collectives)),
         "key": unit.key,
     }
 
