@@ -152,6 +152,23 @@ def test_what_a_rank_has_started_is_none_nor_is_what_another_run_has(run, start)
     rank.wait(PATIENCE_S)
 
 
+def test_what_a_rank_leaves_behind_is_no_rank_of_a_later_start(run, start, monkeypatch):
+    """As an upload in the background that its script begins at the end."""
+    upload = start("import os; os._exit(1)")
+    stat = process_stat(upload.pid)
+    orphan = [stat[0], "1", *stat[2:]]
+    monkeypatch.setattr("evenstep.cli.processes.process_stat", lambda pid: orphan)
+    gone = Identity("job", 0, 1, 1, world=3, node=0, launcher="torchrun").header() | {"pid": 0}
+    Spool.create(run.spool_path(0, 1), gone, ring_bytes=1, summary_bytes=1).shut()
+    said = []
+    watch = RankExits(run, said.append)
+    watch._discover()
+    go(upload)
+    until(lambda: process_stat(upload.pid)[0] == "Z")
+    watch._record_exits(0)
+    assert (said, run.attempts()) == ([], [0])
+
+
 def test_a_launcher_on_each_node_is_no_rank_though_a_scheduler_numbers_it(run, start, monkeypatch):
     """As torchrun in a pod of Kubernetes' PyTorchJob, or as a step of Slurm."""
     pod = {"RANK": "0", "WORLD_SIZE": "2"}

@@ -15,6 +15,7 @@ from evenstep.trace.spool.folder import RunFolder, lives, process_stat, started_
 from evenstep.trace.spool.identity import Identity, from_environment
 
 _PARENT = 1  # in `process_stat`
+_INIT = "1"  # the parent of those whose own has ended
 #: Launchers that start ranks below `evenstep run`; Slurm starts what may be launchers of others.
 _STARTERS = frozenset({"torchrun", "environment", "openmpi", "pmi"})
 
@@ -40,7 +41,7 @@ class StartedRanks:
         self._seen, self._last = self._last & now, now
 
     def _rank(self, pid: str) -> Identity | None:
-        """The rank that a process is, not one that a rank has started."""
+        """The rank that a process is, not one that a rank has started, or has left behind."""
         environ = _environment(pid)
         if environ.get("EVENSTEP_OUT") != str(self._folder.path):
             return None
@@ -48,7 +49,9 @@ class StartedRanks:
         if found is None or found == self._own or found.launcher not in _STARTERS:
             return None
         stat = process_stat(pid)
-        return None if not stat or _identity(_environment(stat[_PARENT])) == found else found
+        if not stat or stat[_PARENT] == _INIT:
+            return None
+        return None if _identity(_environment(stat[_PARENT])) == found else found
 
 
 def _environment(pid: str) -> dict[str, str]:
