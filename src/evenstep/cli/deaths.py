@@ -185,12 +185,12 @@ class RankExits:
         except OSError:  # ended already, in another container, or no pidfd in this kernel
             self._missed.append(rank)
             return
-        if int((process_stat(rank.pid) or ["0"] * 20)[STARTED]) != identity.get("started_ticks"):
+        if int((process_stat(rank.pid) or ["0"] * 20)[STARTED]) == identity.get("started_ticks"):
+            self._ranks[descriptor] = rank
+            self._poll.register(descriptor, select.POLLIN)
+        else:
             os.close(descriptor)
             self._missed.append(rank)
-            return
-        self._ranks[descriptor] = rank
-        self._poll.register(descriptor, select.POLLIN)
 
     def _leave(self, descriptor: int) -> _Rank:
         """Follow a process no longer; return what it was."""
@@ -210,9 +210,9 @@ class RankExits:
         wrong = "signal" in ended or bool(ended.get("exit_code"))
         if not wrong and "exit_code" not in ended:
             wrong = not (found and found.closed)
+        if not wrong:
+            self._clean_exit.setdefault(rank.attempt, rank)
         if rank.pid in self._unattached and not (wrong and self._bury(rank, ended)):
-            if not wrong:
-                self._clean_exit.setdefault(rank.attempt, rank)
             return
         if wrong:
             xids = [line for line in _xid_lines() if line not in self._xids]
@@ -226,8 +226,6 @@ class RankExits:
             self._say(f"how rank {rank.rank} ended is not in its trace: {error}")
         if wrong:
             self._report_death(rank, ended)
-        else:
-            self._clean_exit.setdefault(rank.attempt, rank)
 
     def _bury(self, rank: _Rank, ended: dict[str, Any]) -> bool:
         """Make the spool of a rank that failed before it attached; False where another stopped it,
