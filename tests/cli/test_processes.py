@@ -219,6 +219,23 @@ def test_the_end_of_a_shell_whose_child_has_just_attached_is_not_the_childs(run,
     assert said == []
 
 
+def test_without_pidfd_a_rank_that_waits_is_noted_once_however_often_it_is_seen(run, monkeypatch):
+    """As by a kernel before Linux 5.3."""
+
+    def fail(pid):
+        raise OSError
+
+    monkeypatch.setattr(os, "pidfd_open", fail)
+    mark = Identity("job", 0, 1, 1, world=3, node=0, launcher="torchrun").header()
+    mark |= {"started_ticks": started_ticks(os.getpid()), "call": "init_process_group"}
+    run.path.mkdir()
+    run.joining_path(1).write_text(json.dumps(mark))
+    watch = RankExits(run, print)
+    for _ in range(3):
+        watch._discover()
+    assert [each.pid for each in watch._missed] == [os.getpid()]
+
+
 def test_of_two_launchers_on_one_host_one_tells(run, start):
     """As of two nodes that are tried on one machine, with one folder."""
     rank, said = start("import os; os._exit(2)"), []

@@ -71,7 +71,7 @@ class RankExits:
         self._started = StartedRanks(folder)
         self._ranks: dict[int, _Rank] = {}  # by pidfd
         self._unattached: dict[int, Mapping[str, Any]] = {}  # by process: who it is
-        self._missed: list[_Rank] = []  # gone when they were found
+        self._missed: dict[_Rank, None] = {}  # gone when they were found, in that order
         self._seen: set[Path] = set()
         self._reported: set[int] = set()  # attempts whose first death was reported
         self._clean_exit: dict[int, _Rank] = {}  # by attempt: the first rank that ended cleanly
@@ -183,14 +183,14 @@ class RankExits:
         try:
             descriptor = os.pidfd_open(rank.pid)
         except OSError:  # ended already, in another container, or no pidfd in this kernel
-            self._missed.append(rank)
+            self._missed[rank] = None
             return
         if int((process_stat(rank.pid) or ["0"] * 20)[STARTED]) == identity.get("started_ticks"):
             self._ranks[descriptor] = rank
             self._poll.register(descriptor, select.POLLIN)
         else:
             os.close(descriptor)
-            self._missed.append(rank)
+            self._missed[rank] = None
 
     def _leave(self, descriptor: int) -> _Rank:
         """Follow a process no longer; return what it was."""
