@@ -71,12 +71,15 @@ def how(watch, folder, code, act=lambda pid: None):
     return read_spool(path).facts["ended"]
 
 
-def test_a_signal_is_known_by_its_name(ends, tmp_path):
+@pytest.mark.parametrize(
+    ("number", "name"), [(signal.SIGKILL, "SIGKILL"), (signal.SIGRTMIN + 6, "SIGRTMIN+6")]
+)
+def test_a_signal_is_known_by_its_name(ends, tmp_path, number, name):
     watch, said = ends
-    fact = how(watch, tmp_path, "", lambda pid: os.kill(pid, signal.SIGKILL))
-    assert fact["signal"] == "SIGKILL"
+    fact = how(watch, tmp_path, "", lambda pid: os.kill(pid, number))
+    assert fact["signal"] == name
     assert len(said) == 1
-    assert said[0].endswith("died: SIGKILL")
+    assert said[0].endswith(f"died: {name}")
 
 
 @pytest.mark.parametrize("kills", [0, 2])

@@ -60,13 +60,18 @@ def test_initialisation_is_lost_where_a_log_tells_of_it(tmp_path):
     assert found["lost"]["init"] == pytest.approx(0.5, abs=1e-3)
 
 
-@pytest.mark.parametrize(("ticks", "lost_s"), [(700, 5 + 2), (1200, 2 + 2), (None, 2 + 2)])
-def test_a_rank_initialises_from_when_its_process_began(tmp_path, ticks, lost_s):
-    """Imports and the wait for others in `init_process_group` are before it attaches."""
+@pytest.mark.parametrize(
+    ("ticks", "launcher", "lost_s"),
+    [(700, "torchrun", 5 + 2), (1200, "torchrun", 2 + 2), (None, "torchrun", 2 + 2),
+     (700, "single", 2 + 2)],
+)  # fmt: skip
+def test_a_rank_initialises_from_when_its_launcher_began_it(tmp_path, ticks, launcher, lost_s):
+    """Imports and the wait for others in `init_process_group` are before it attaches; a notebook's
+    kernel may have stood there for hours."""
     trace = load(write(tmp_path, [Start(0, 40, [0])]))
     for rank, info in trace.ranks.items():
         first_ns = int(trace.summaries["start_ns"][trace.summary_rank == rank].min())
-        began = {"anchor_monotonic_ns": first_ns - 2 * 10**9}
+        began = {"anchor_monotonic_ns": first_ns - 2 * 10**9, "launcher": launcher}
         if ticks is not None:  # 100 a second (proc(5)): 5 s before, or after a night of sleep
             began["started_ticks"] = (first_ns // 10**7 - 1200) + ticks
         trace.ranks[rank] = replace(info, identity=info.identity | began)

@@ -97,7 +97,7 @@ class RankExits:
 
     def on_signal(self, number: int) -> None:
         """Note a signal that is forwarded to the command: later exits were asked for."""
-        name = signal.Signals(number).name
+        name = _signal_name(number)
         if number not in (signal.SIGUSR1, signal.SIGUSR2):
             self._asked = name
         if number in PREEMPTING:
@@ -349,7 +349,15 @@ def _exit_status(pid: int, descriptor: int) -> dict[str, Any]:
     if status is None:
         return {}
     code = os.waitstatus_to_exitcode(status)
-    return {"exit_code": code} if code >= 0 else {"signal": signal.Signals(-code).name}
+    return {"exit_code": code} if code >= 0 else {"signal": _signal_name(-code)}
+
+
+def _signal_name(number: int) -> str:
+    """The name of a signal, also of one for real time, of which Python names the first and last."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"SIGRTMIN+{number - signal.SIGRTMIN}"
 
 
 def _reaped_status(descriptor: int) -> int | None:

@@ -372,7 +372,8 @@ TICK_NS = 10_000_000  # of process starts: USER_HZ of Linux is 100 (proc(5), sta
 
 def _init_s(trace: Trace) -> float:
     """From the start of its process to the first step, of the median rank: imports and the wait for
-    the others in `init_process_group`, too. 0 where unknown, as only the header of a live run tells
+    the others in `init_process_group`, too; from attaching where no launcher started the process,
+    which may be a notebook's of yesterday. 0 where unknown, as only the header of a live run tells
     when it started."""
     if not len(trace.summaries):
         return 0.0
@@ -380,8 +381,9 @@ def _init_s(trace: Trace) -> float:
     for rank, info in trace.ranks.items():
         mine = trace.summaries["start_ns"][trace.summary_rank == rank]
         begun_ns, ticks = map(info.identity.get, ("anchor_monotonic_ns", "started_ticks"))
+        launched = info.identity.get("launcher") != "single"
         if len(mine) and isinstance(begun_ns, int):
-            if isinstance(ticks, int):  # they go on while a host sleeps, where this may be later
+            if launched and isinstance(ticks, int):  # they go on while a host sleeps, where this may be later
                 begun_ns = min(begun_ns, ticks * TICK_NS)
             waits.append(max(int(mine.min()) - begun_ns, 0))
     return float(np.median(waits)) / 1e9 if waits else 0.0

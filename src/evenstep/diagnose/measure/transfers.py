@@ -95,9 +95,10 @@ def _alike(rows: Columns, queue: Array, took: Array) -> tuple[Array, Array]:
     for members in np.unique(rows.members[uneven]):
         mine = uneven & (rows.members == members)
         usual, of = int(np.median(size[mine])), key_numbers(queue[mine])
-        left = np.log(took[mine]) - POWERS[:, None] * np.log(size[mine] / usual)
-        apart = [each - quantiles(each, of, 0.5, int(of.max()) + 1)[of] for each in left]
-        power = POWERS[np.abs(apart).mean(axis=1).argmin()]
+        more, lasted = np.log(size[mine] / usual), np.log(took[mine])
+        left = (lasted - power * more for power in POWERS)
+        apart = [np.abs(one - quantiles(one, of, 0.5, of.max() + 1)[of]).mean() for one in left]
+        power = POWERS[int(np.argmin(apart))]
         grown[mine], size[mine] = (size[mine] / usual) ** power, usual
     return size, grown
 
