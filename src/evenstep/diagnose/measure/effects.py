@@ -383,7 +383,8 @@ def _init_s(trace: Trace) -> float:
         begun_ns, ticks = map(info.identity.get, ("anchor_monotonic_ns", "started_ticks"))
         launched = info.identity.get("launcher") != "single"
         if len(mine) and isinstance(begun_ns, int):
-            if launched and isinstance(ticks, int):  # they go on while a host sleeps, where this may be later
+            if launched and isinstance(ticks, int):
+                # ticks go on while a host sleeps, where this may be later
                 begun_ns = min(begun_ns, ticks * TICK_NS)
             waits.append(max(int(mine.min()) - begun_ns, 0))
     return float(np.median(waits)) / 1e9 if waits else 0.0
