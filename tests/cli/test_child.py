@@ -164,7 +164,7 @@ def test_of_a_death_the_living_are_the_others_of_the_attempt_and_it_is_told_once
 ):
     told = []
     watch = deaths.RankExits(RunFolder(tmp_path), told.append)
-    ranks = [SimpleNamespace(attempt=attempt, number=n) for n, attempt in enumerate((1, 1, 0, 1))]
+    ranks = [SimpleNamespace(attempt=attempt, pid=n) for n, attempt in enumerate((1, 1, 0, 1))]
     watch._ranks = dict(enumerate(ranks))
     monkeypatch.setattr(deaths, "_death_message", lambda rank, ended, clean, living: living)
     watch._report_death(ranks[1], {})

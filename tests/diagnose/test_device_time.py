@@ -117,14 +117,14 @@ def test_a_rank_without_a_device_has_no_share(tmp_path):
 
 @real
 def test_culprits_of_a_real_step_stand_as_they_were_waited_for():
-    """Headline, title and the blame beside them name the same rank first: with its late entry they
-    cost more than the loaders of all ranks."""
+    """A finding and the blame beside it begin with the same rank, titles name them by number: with
+    its late entry they cost more than the loaders of all ranks."""
     found = diagnose(open_trace([DATA / "dlrm_kineto.tar.gz"]))
     blamed = found.summary["blame"]
     assert [one["rank"] for one in blamed["culprits"]] == [7, 5, 4]
     assert list(found.findings[0].where.ranks) == [7, 5, 4]
-    assert found.findings[0].title.endswith("on ranks 7, 5 and 4")
-    assert found.summary["verdict"].startswith("Ranks 7, 5 and 4 cost")
+    assert found.findings[0].title.endswith("on ranks 4, 5 and 7")
+    assert found.summary["verdict"].startswith("Ranks 4, 5 and 7 cost")
     assert blamed["largest_delay"]["rank"] == 7
 
 
