@@ -258,7 +258,7 @@ def partial(summary: Mapping[str, Any], limits: Sequence[str]) -> str:
     """Return what of the run was not read, in one sentence; empty if all was."""
     ranks, world = summary.get("ranks", 0), summary.get("world", 0)
     hidden = "waits for the others look like transfer"
-    if any(limit.startswith("throughput is in steps") for limit in limits):
+    if say("limits.batches") in limits:
         hidden += "; throughput is in steps"
     parts = [f"{ranks:,} of {words.plural(world, 'rank')} ({hidden})"] if ranks < world else []
     parts += [limit.partition(":")[0] for limit in limits if " went on for " in limit]
