@@ -3,7 +3,12 @@ import re
 import pytest
 
 from evenstep.agent.actions import cores, garbage
-from evenstep.report.terminal.sentences import APPLIES, describe_actions, pacing
+from evenstep.report.terminal.sentences import (
+    APPLIES,
+    describe_actions,
+    pacing,
+    pacing_in_brief,
+)
 
 
 def found(**changes):
@@ -37,6 +42,11 @@ def test_where_nobody_was_held_only_the_verdict_is_left():
     said = list(pacing(found(held_ranks=[], verdicts={"untested": 3, "does not pay": 1})))
     assert "delayed no rank" in said[0]
     assert said[1:] == ["result of its trials: untested (3 ranks), does not pay (1 rank)"]
+
+
+def test_what_no_rank_has_tried_has_no_result():
+    brief = pacing_in_brief(found(held_ranks=[], verdicts={"untested": 4}))
+    assert brief == "pacing delayed no rank: none was early often enough; it was not tried"
 
 
 def test_a_part_of_the_job_is_named_and_compared_with_the_rest():

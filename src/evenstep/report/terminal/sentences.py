@@ -151,13 +151,20 @@ def _held(found: Mapping[str, Any]) -> str:
             f"pacing delayed {named(ranks)} in {percent(found['held_share'])} of the paced ranks' "
             f"steps, by {duration(found['held_mean_ns'])} on average"
         )
-    return "pacing delayed no rank: none was early often enough, or the trial ended it"
+    ended = "" if _untried(found) else ", or the trial ended it"
+    return f"pacing delayed no rank: none was early often enough{ended}"
 
 
 def _tried(found: Mapping[str, Any]) -> str:
+    if _untried(found):
+        return "it was not tried"
     counts, total = found["verdicts"].items(), len(found["ranks"])
     parts = [word + f" ({plural(n, 'rank')})" * (n != total) for word, n in counts]
     return f"result of its trials: {', '.join(parts)}"
+
+
+def _untried(found: Mapping[str, Any]) -> bool:
+    return list(found["verdicts"]) == ["untested"]
 
 
 def _part(found: Mapping[str, Any]) -> Iterator[str]:
