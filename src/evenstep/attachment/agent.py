@@ -24,7 +24,6 @@ from evenstep.agent.settings.config import Config
 from evenstep.agent.settings.selection import whereabouts
 from evenstep.agent.stacks import RankInWorld, Stack
 from evenstep.attachment.attempts import renumber
-from evenstep.attachment.stacks import add_imported, torch_stack
 from evenstep.errors import EvenstepError
 from evenstep.trace.spool.folder import (
     RunFolder,
@@ -85,7 +84,7 @@ def attach(**settings: object) -> bool:
         _set_up_log(config)
         if not config.enabled:
             return False
-        add_imported(_stacks)
+        _add_imported()
         arming.arm_others(arm)  # for stacks that are imported later
         if not _stacks:
             arming.arm_all(arm)
@@ -129,7 +128,7 @@ def at_detach(undo: Callable[[], None]) -> None:
 
 def arm(stack: str) -> None:
     """Attach once a stack that was imported knows the ranks. Raises what the stack raises."""
-    add_imported(_stacks, just=stack)
+    _add_imported(just=stack)
     if stack not in _stacks:
         return
     _arm_all()
@@ -143,10 +142,48 @@ def _arm_all() -> None:
         stack.arm(_ready)
 
 
+def _add_imported(just: str = "") -> None:
+    """Add the stacks that this process has imported, also `just`, although that initializes."""
+    for name, module, make in _MAKERS:
+        if name in _stacks or module not in sys.modules:
+            continue
+        if name == just or not arming.initializing(sys.modules[module]):
+            _stacks[name] = make()
+
+
+def _torch_stack() -> Stack:
+    """Torch's stack; imports torch if necessary. Raises ImportError where there is none."""
+    import torch
+
+    from evenstep.hooks.torch.torch_stack import TorchStack
+
+    return TorchStack(torch)
+
+
+def _mpi_stack() -> Stack:
+    from evenstep.hooks.mpi.stack import MpiStack
+
+    return MpiStack(sys.modules["mpi4py.MPI"])
+
+
+def _jax_stack() -> Stack:
+    from evenstep.hooks.jax.jax import JaxStack
+
+    return JaxStack(sys.modules["jax"])
+
+
+#: In the order in which they are asked for the rank.
+_MAKERS: tuple[tuple[str, str, Callable[[], Stack]], ...] = (
+    ("torch", "torch.distributed", _torch_stack),
+    ("mpi", "mpi4py.MPI", _mpi_stack),
+    ("jax", "jax.distributed", _jax_stack),
+)
+
+
 def _torch_found() -> bool:
     """Import torch, the likeliest stack, if none is imported yet; False where there is none."""
     try:
-        _stacks["torch"] = torch_stack()
+        _stacks["torch"] = _torch_stack()
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
@@ -292,7 +329,7 @@ def _finish(agent: Agent) -> None:
 
 def _ready() -> None:
     """Attach, or add the stacks that know the ranks now."""
-    add_imported(_stacks)
+    _add_imported()
     if _agent is None:
         attach()
         return

@@ -125,7 +125,9 @@ class Rule(NamedTuple):
             case "names":
                 return words[0] in value.lower() and "^" not in value
             case "names other than":
-                return any(name not in words for name in _split_names(value))
+                parts = [part.rpartition(":")[2].lstrip("^") for part in value.lower().split(";")]
+                names = (name.strip() for part in parts for name in part.split(","))  # "^a,b;all:c"
+                return any(name and name not in words for name in names)
             case "no power of two":
                 return not value.isdecimal() or int(value).bit_count() != 1
         return bool(value)  # "set"
@@ -133,12 +135,6 @@ class Rule(NamedTuple):
 
 _ON = ("1", "true", "y", "yes")
 _KINDS = ("one of", "none of", "outside", "begins", "names other than", "names")
-
-
-def _split_names(value: str) -> list[str]:
-    """Return the names in "^a,b;allreduce:c"."""
-    parts = [part.rpartition(":")[2].lstrip("^") for part in value.lower().split(";")]
-    return [word.strip() for part in parts for word in part.split(",") if word.strip()]
 
 
 RULES = tuple(Rule(*row) for row in _DATA["harm"]["rules"])

@@ -10,5 +10,5 @@ once and removed:
 Limits. Hooks call the recorder and nothing above it. Operations that a stack does not show are in
 the trace's facts ("unseen"), and the report lists them.
 
-To add a stack: a `Stack` and its `Hooks` in a folder of their own, a maker in `attachment.stacks`.
+To add a stack: a `Stack` and its `Hooks` in a folder of their own, a maker in `attachment.agent`.
 """

@@ -25,21 +25,15 @@ _get_ident = threading.get_ident
 INPUT, BACKWARD, CHECKPOINT = int(Phase.INPUT), int(Phase.BACKWARD), int(Phase.CHECKPOINT)
 
 
-def open_board(group: str, topic: str) -> LinkBoard | ServedBoard:
-    """The board of a link group for a topic: NAME on this host, or NAME@HOST:PORT.
-
-    Raises `EvenstepError`.
-    """
-    return ServedBoard(group, topic) if "@" in group else LinkBoard(board_path(f"{group}-{topic}"))
-
-
 class Turn:
     """This rank's token of one topic. Raises `EvenstepError` without a board."""
 
     def __init__(self, topic: str, group: str, token: Token, recorder: Recorder) -> None:
         self.topic = topic
         self.token = token
-        self.board = open_board(group, topic)
+        self.board: LinkBoard | ServedBoard = (  # of NAME on this host, or NAME@HOST:PORT
+            ServedBoard(group, topic) if "@" in group else LinkBoard(board_path(f"{group}-{topic}"))
+        )
         self.asked_ns = 0  # by this host's clock; 0: has not asked
         self._recorder = recorder
 

@@ -137,7 +137,10 @@ def latest_rank(reports: Sequence[WindowReport], *, threshold: float) -> Late | 
         return None
     work, queued = zip(*((report.work_ns, report.queued_ns) for report in reports), strict=True)
     step_ns = max(report.step_ns for report in reports)
-    blocked = _waits_of_ranks(reports)
+    blocked = [report.wait_ns for report in reports]
+    if not all(report.waits_known for report in reports):  # an unknown wait is not zero: all
+        # without work, transfers included
+        blocked = [max(each.step_ns - each.work_ns - each.delay_ns, 0) for each in reports]
     places = lateness.late(work, blocked, step_ns, queued=queued, threshold=threshold)
     if not places:
         return None
@@ -147,14 +150,6 @@ def latest_rank(reports: Sequence[WindowReport], *, threshold: float) -> Late | 
     waiting = sum(each >= excess_ns // 2 for i, each in enumerate(blocked) if i != latest)
     slowest = reports[latest]
     return Late(slowest.rank, excess_ns, excess_ns / slowest.step_ns, waiting)
-
-
-def _waits_of_ranks(reports: Sequence[WindowReport]) -> list[int]:
-    """Each rank's wait per step; where that of any rank is unknown, each rank's time without work
-    (transfers included), since an unknown wait is not zero."""
-    if all(report.waits_known for report in reports):
-        return [report.wait_ns for report in reports]
-    return [max(each.step_ns - each.work_ns - each.delay_ns, 0) for each in reports]
 
 
 # -- orders ---------------------------------------------------------------------------------------

@@ -200,8 +200,10 @@ def resolve(
     given: dict[str, tuple[object, str]] = {}
     for key, value in _flat(written).items():
         given[_setting_named(key, f"{path}")] = (value, f"in {path}")
-    for key, variable in _variables(environ):
-        given[key] = (environ[variable], f"from {variable}")
+    short = [(name, f"EVENSTEP_{alias.upper()}") for alias, name in ALIASES.items()]
+    for key, variable in short + [(row.name, row.variable) for row in TABLE.values()]:
+        if environ.get(variable):
+            given[key] = (environ[variable], f"from {variable}")
     for key, value in arguments.items():
         if value is not None:
             given[_setting_named(key, "the arguments")] = (value, "given as an argument")
@@ -261,13 +263,6 @@ def _setting_named(key: str, place: str) -> str:
     near = values.nearest(key, (*TABLE, *ALIASES), least=0.5)
     hint = f"did you mean {near!r}?" if near else "`evenstep env --json` lists all"
     raise ConfigError(f"there is no setting {key!r} (in {place}); {hint}")
-
-
-def _variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """(setting, variable) for each variable that is set; full names after their short ones."""
-    short = [(name, f"EVENSTEP_{alias.upper()}") for alias, name in ALIASES.items()]
-    full = [(row.name, row.variable) for row in TABLE.values()]
-    return [(name, variable) for name, variable in short + full if environ.get(variable)]
 
 
 def _unknown_variables(environ: Mapping[str, str]) -> tuple[str, ...]:

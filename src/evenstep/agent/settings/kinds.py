@@ -34,14 +34,12 @@ def link(value: object) -> str:
     return text
 
 
-def _count_or_all(value: object) -> int | None:
-    return None if value == selection.ALL else COUNT.parse(value)
-
-
 COUNT = values.count(1)
 LINK = ValueKind("a name of letters, digits, dots and dashes, or NAME@HOST:PORT", link)
 RANKS = ValueKind("ranks such as 0-7,16, or all", selection.ranks_text)
 NODES = ValueKind("nodes such as gpu0[01-16],login1, or all", selection.nodes_text)
 NAMES = ValueKind("names separated by commas, or all", selection.names_text)
 ACTIONS = ValueKind(f"some of {','.join(NAMED)}, auto for all of them, or off", _actions)
-COUNT_OR_ALL = ValueKind(f"{COUNT.expects}, or all", _count_or_all)
+COUNT_OR_ALL = ValueKind(
+    f"{COUNT.expects}, or all", lambda value: None if value == selection.ALL else COUNT.parse(value)
+)

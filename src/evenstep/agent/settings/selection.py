@@ -48,9 +48,10 @@ class Selection(NamedTuple):
 
     def holds(self, place: Whereabouts) -> bool:
         """Whether the rank there is selected."""
+        nodes = None if self.nodes is None else _split(self.nodes)
         return (
             (self.ranks is None or _among(place.rank, self.ranks))
-            and (self.nodes is None or any(_matches(self.nodes, host) for host in place.hosts))
+            and (nodes is None or any(_is(node, host) for host in place.hosts for node in nodes))
             and (self.partitions is None or place.partition in self.partitions.split(","))
             and (self.first_nodes is None or place.node < self.first_nodes)
         )
@@ -140,10 +141,6 @@ def _span(text: str) -> tuple[int, int]:
 
 def _among(number: int, spans: str) -> bool:
     return any(low <= number <= high for low, high in map(_span, spans.split(",")))
-
-
-def _matches(nodes: str, host: str) -> bool:
-    return any(_is(item, host) for item in _split(nodes))
 
 
 def _is(item: str, host: str) -> bool:

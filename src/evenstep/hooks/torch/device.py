@@ -159,7 +159,9 @@ class DeviceTimer:
         self._pending.extendleft(reversed(unfinished))
         with self._gate.lock:
             if not self._gate.captures:
-                self._renew(self._clock())
+                reference, now_ns = self._reference, self._clock()
+                if now_ns - reference.made_ns > REFERENCE_LIFE_NS and reference.settled():
+                    self._reference = self._new_reference(reference, now_ns)
 
     def _written(self, mark: DeviceMark) -> bool:
         reference = mark.reference
@@ -174,11 +176,6 @@ class DeviceTimer:
         spool.close(seq, self._clock())
         self._free += (mark.begin, mark.end)
         return True
-
-    def _renew(self, now_ns: int) -> None:
-        reference = self._reference
-        if now_ns - reference.made_ns > REFERENCE_LIFE_NS and reference.settled():
-            self._reference = self._new_reference(reference, now_ns)
 
     def _new_reference(self, previous: ReferenceEvent | None, now_ns: int) -> ReferenceEvent:
         event = self._cuda.Event(enable_timing=True)
