@@ -15,7 +15,7 @@ from benchmarks.jobs.pipeline import NAMES, Pipeline
 from benchmarks.measure import Row, Spread, spread
 from evenstep.diagnose.predict.published import job, published_results
 from evenstep.importers.content import SourceFile
-from evenstep.importers.operations.operation_tables import FORMAT
+from evenstep.importers.operations import operation_tables
 from evenstep.trace.columns import Columns
 
 BAR_S = 0.3  # the authors' own tool takes .7 to 1.5 s for its analysis alone
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> list[Row]:
         source = _written(table, Path(folder) / "trace.parquet")
         for _ in range(args.rounds + 1):
             began = time.perf_counter()
-            trace = FORMAT.read([source])
+            trace = operation_tables.read([source])
             read = time.perf_counter()
             assert trace.operations is not None
             found = published_results(job(trace.operations, trace.names))
@@ -57,7 +57,7 @@ def published_rows(folder: Path) -> list[Row]:
     path = folder / "trace-ST.parquet"
     if not path.is_file():
         return []
-    trace = FORMAT.read([SourceFile(path, path.read_bytes()[: 1 << 16])])
+    trace = operation_tables.read([SourceFile(path, path.read_bytes()[: 1 << 16])])
     assert trace.operations is not None
     ours = json.loads(json.dumps(published_results(job(trace.operations, trace.names))))
     theirs = json.loads((folder / "result-ST.json").read_text())

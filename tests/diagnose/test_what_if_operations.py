@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from benchmarks.jobs.pipeline import NAMES, Pipeline
 from evenstep.diagnose.predict.published import job, prepare_table, published_results, replay_job
 from evenstep.importers.content import SourceFile
-from evenstep.importers.operations.operation_tables import FORMAT
+from evenstep.importers.operations import operation_tables
 from evenstep.trace.columns import Columns
 from evenstep.trace.operation_messages import messages
 from evenstep.trace.operations import on_one_line
@@ -227,7 +227,7 @@ def results():
         pytest.skip("the published trace is not beside this checkout")
     path = DATA / "trace-ST.parquet"
     with path.open("rb") as file:
-        trace = FORMAT.read([SourceFile(path, file.read(65536))])
+        trace = operation_tables.read([SourceFile(path, file.read(65536))])
     found = published_results(job(trace.operations, trace.names))
     return json.loads(json.dumps(found))
 

@@ -19,8 +19,8 @@ from evenstep.diagnose.modes.workload_imbalance import (
 )
 from evenstep.importers.content import SourceFile
 from evenstep.importers.draft import Draft
+from evenstep.importers.operations import operation_tables
 from evenstep.importers.operations.operation_records import trace_of
-from evenstep.importers.operations.operation_tables import FORMAT
 from evenstep.trace.spool.layout import Kind, Phase
 from evenstep.trace.trace import Group
 from tests.diagnose.programs import Do, Job, pipeline
@@ -61,7 +61,7 @@ def with_lengths(pipeline, spread):
 def test_the_published_trace_is_the_last_stage_with_the_published_m_s():
     path = DATA / "trace-ST.parquet"
     with path.open("rb") as file:
-        trace = FORMAT.read([SourceFile(path, file.read(65536))])
+        trace = operation_tables.read([SourceFile(path, file.read(65536))])
     diagnosis = diagnose(trace)
     finding = diagnosis.findings[0]
     assert (finding.mode, finding.where.ranks) == ("workload_imbalance", [6, 7])

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 import evenstep
 from evenstep.errors import ConfigError, EvenstepError, TraceError, UsageError
 from evenstep.importers import opening
-from evenstep.importers.content import CompanionFormat
 from evenstep.importers.opening import open_bundle, open_trace, sort_out
 from evenstep.trace.reports import report_file, reporting
 from tests.importers.profiles import two_steps
@@ -41,11 +40,12 @@ def log(tmp_path):
 @pytest.fixture
 def companion(monkeypatch):
     """A format that knows the log, and says something of the fabric."""
-    known = CompanionFormat(
-        "test log", lambda source: source.head == b"a fabric\n",
-        lambda sources: {"versions": {"fabric": len(sources)}, "floors": [1]},
-    )  # fmt: skip
-    monkeypatch.setattr("evenstep.importers.nccl.tests.FORMAT", known)
+    known = {
+        "NAME": "test log", "recognises": lambda source: source.head == b"a fabric\n",
+        "read": lambda sources: {"versions": {"fabric": len(sources)}, "floors": [1]},
+    }  # fmt: skip
+    for name, value in known.items():
+        monkeypatch.setattr(f"evenstep.importers.nccl.tests.{name}", value)
 
 
 def test_files_a_folder_and_a_folder_of_folders_are_the_same_trace(ranks, tmp_path):
@@ -250,8 +250,10 @@ def test_progress_leaves_it_to_readers_that_a_file_cannot_be_reached(tmp_path):
 
 def test_every_format_of_the_table_has_a_module_that_offers_it():
     for name in opening.FORMATS:
-        module = __import__(f"evenstep.importers.{name}", fromlist=["FORMAT"])
-        assert module.FORMAT.name
+        module = __import__(f"evenstep.importers.{name}", fromlist=["NAME"])
+        assert module.NAME
+        assert callable(module.recognises)
+        assert callable(module.read)
 
 
 def test_a_missing_package_is_named_where_only_its_format_may_know_the_file(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.lateness.case import open_case
 from evenstep.errors import TraceError
 from evenstep.importers.content import SourceFile
-from evenstep.importers.operations.operation_tables import FORMAT
+from evenstep.importers.operations import operation_tables
 from evenstep.trace.operations import Role
 from evenstep.trace.spool.layout import Kind, Op, Phase
 from evenstep.trace.trace import match_messages
@@ -39,7 +39,7 @@ def source(path):
 
 
 def opened(*paths):
-    return FORMAT.read([source(path) for path in paths])
+    return operation_tables.read([source(path) for path in paths])
 
 
 def as_parquet(plain, path):
@@ -78,8 +78,8 @@ def test_what_is_asked_for_before_a_step_does_not_begin_it(written):
 
 
 def test_a_table_is_recognised_by_its_columns(written):
-    assert FORMAT.recognises(source(written(lines(Pipeline()))))
-    assert not FORMAT.recognises(source(written(["rank,step,time", "0,0,1.5"])))
+    assert operation_tables.recognises(source(written(lines(Pipeline()))))
+    assert not operation_tables.recognises(source(written(["rank,step,time", "0,0,1.5"])))
 
 
 def test_every_operation_becomes_a_record(written):
@@ -151,7 +151,7 @@ def test_all_forms_are_one_trace(written, tmp_path, form):
         as_parquet(plain, other)
     else:
         other.write_bytes(gzip.compress(plain.read_bytes()))
-    assert FORMAT.recognises(source(other))
+    assert operation_tables.recognises(source(other))
     one, two = opened(plain), opened(other)
     assert one.names == two.names
     for name in one.operations:

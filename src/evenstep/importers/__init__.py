@@ -10,5 +10,5 @@ The nouns, in the order a file flows through them:
 
 Nothing in a file is executed; every reader is bounded in bytes, depth, count and time.
 
-To add a format: a module with a `FORMAT`, named in `opening.FORMATS`.
+To add a format: a module that is a `TraceFormat`, named in `opening.FORMATS`.
 """

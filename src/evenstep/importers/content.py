@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from evenstep.errors import TraceError
 from evenstep.importers.compression import Stream
 from evenstep.trace.reports import report_file
-from evenstep.trace.trace import Trace
 
 
 @dataclass(slots=True, frozen=True)
@@ -26,25 +25,18 @@ class SourceFile:
     head: bytes
 
 
-@dataclass(slots=True, frozen=True)
-class TraceFormat:
-    """Files that hold a trace: one per rank, or one with all ranks."""
+class TraceFormat(Protocol):
+    """A module that reads files of a kind: one per rank, or one with all ranks."""
 
-    name: str  # in messages: "Kineto trace"
-    recognises: Callable[[SourceFile], bool]
-    read: Callable[[Sequence[SourceFile]], Trace]
+    NAME: str  # in messages: "Kineto trace"
 
+    @staticmethod
+    def recognises(source: SourceFile, /) -> bool:
+        """Whether a file is of this kind."""
 
-@dataclass(slots=True, frozen=True)
-class CompanionFormat:
-    """Files about the fabric that accompany a trace.
-
-    The result of `read` is merged into `Trace.run`, where the diagnosis finds it.
-    """
-
-    name: str
-    recognises: Callable[[SourceFile], bool]
-    read: Callable[[Sequence[SourceFile]], Mapping[str, Any]]
+    @staticmethod
+    def read(sources: Sequence[SourceFile], /) -> Any:
+        """The trace of all files, or what goes with one (see `opening.COMPANIONS`)."""
 
 
 Found = TypeVar("Found")

@@ -16,7 +16,7 @@ import numpy as np
 
 from evenstep.errors import TraceError
 from evenstep.importers.compression import Stream
-from evenstep.importers.content import SourceFile, TraceFormat
+from evenstep.importers.content import SourceFile
 from evenstep.importers.draft import FIRST_NS, LATEST_NS, Draft
 from evenstep.importers.kineto.names import operation
 from evenstep.importers.trace_events import TraceEvent, TraceEvents
@@ -62,9 +62,6 @@ def read(sources: Sequence[SourceFile]) -> Trace:
         draft.rank(rank, {"device_clock": "host"}, boot_id="the coordinator")
     _enter(draft, calls, ranks)
     return infer_steps(draft.trace({"source": NAME}), "the timeline marks no steps")
-
-
-FORMAT = TraceFormat(NAME, recognises, read)
 
 
 def calls_of(source: SourceFile) -> list[TensorCall]:

@@ -19,11 +19,11 @@ from evenstep.values import merged
 if TYPE_CHECKING:
     from tempfile import TemporaryDirectory
 
-    from evenstep.importers.content import CompanionFormat, SourceFile, TraceFormat
+    from evenstep.importers.content import SourceFile, TraceFormat
     from evenstep.trace.trace import Trace
 
-#: Modules of this package with a `FORMAT`, and what each reads. The first that recognises a file
-#: reads it.
+#: Modules of this package, each a `TraceFormat`, and what they read. The first that recognises a
+#: file reads it.
 FORMATS: Mapping[str, str] = {
     "kineto.kineto": "a Kineto or Chrome trace in JSON", "horovod": "a timeline of Horovod",
     "xplane.xplane": "an XPlane profile of JAX", "otf2.otf2": "the anchor of an OTF2 archive",
@@ -37,8 +37,10 @@ FORMATS: Mapping[str, str] = {
     "steps.training_logs": "a training log", "nccl.debug": "a log with NCCL_DEBUG=INFO",
     "nccl.tests": "a log of nccl-tests, or floors of evenstep probe",
 }  # fmt: skip
-LOGS = ("steps.training_logs", "nccl.debug", "nccl.tests")  # one file may have lines of them all
-WHOLE_STEPS = ("steps.training_logs", "steps.step_tables")  # tell least of a run, and more
+#: About the fabric: what they tell is merged into `Trace.run`, where the diagnosis finds it.
+COMPANIONS = ("nccl.debug", "nccl.tests")
+LOG = "steps.training_logs"  # may have lines of the formats after it, too
+WHOLE_STEPS = (LOG, "steps.step_tables")  # tell least of a run, and more
 EXPECTED = "a run's folder, an attempt, a spool, a store, " + ", ".join(FORMATS.values())
 SPOOL_MAGIC = b"EVNSTEP\0"
 DEEPEST = 5  # levels below a folder: JAX writes rank0/plugins/profile/STAMP/HOST.xplane.pb
@@ -58,7 +60,7 @@ class InputPaths(NamedTuple):
     """A user's paths, sorted by trace and format."""
 
     bundles: list[Bundle]
-    companions: list[tuple[CompanionFormat, list[SourceFile]]]
+    companions: list[tuple[TraceFormat, list[SourceFile]]]
     limits: list[str]  # paths that are not used, and why
     folders: list[TemporaryDirectory[str]]  # unpacked archives, kept as long as this object
 
@@ -102,11 +104,12 @@ def open_bundle(bundle: Bundle, given: InputPaths, *, attempt: int | None = None
 
 
 def _beside(
-    companion: CompanionFormat, sources: Sequence[SourceFile], limits: list[str]
+    companion: TraceFormat, sources: Sequence[SourceFile], limits: list[str]
 ) -> Mapping[str, Any]:
     """What companion logs say; `limits` names those that are damaged."""
     try:
-        return companion.read(sources)
+        told: Mapping[str, Any] = companion.read(sources)
+        return told
     except TraceError as error:
         sound = [one for one in sources if len(sources) > 1 and _beside(companion, [one], limits)]
         if len(sources) == 1:
@@ -213,9 +216,7 @@ def _by_run(files: Sequence[Path]) -> list[list[Path]]:
 
 def _take(given: InputPaths, files: Sequence[Path], folder: Path | None = None) -> None:
     """Sort files of one run by their formats."""
-    from evenstep.importers.content import CompanionFormat
-
-    found: dict[str, tuple[TraceFormat | CompanionFormat, list[SourceFile]]] = {}
+    found: dict[str, tuple[TraceFormat, list[SourceFile]]] = {}
     unused, unknown = [], []
     for path in files:
         try:
@@ -227,15 +228,15 @@ def _take(given: InputPaths, files: Sequence[Path], folder: Path | None = None) 
             found.setdefault(name, (known, []))[1].append(source)
         if not formats:
             unknown.append(source)
-    traces = [name for name, (one, _) in found.items() if not isinstance(one, CompanionFormat)]
+    traces = [name for name in found if name not in COMPANIONS]
     for name in WHOLE_STEPS if folder else ():
         if name in traces and len(traces) > 1:
             traces.remove(name)
             known, sources = found.pop(name)
             more = "beside what tells more: give it alone"
-            given.limits.extend(f"{each.path} is a {known.name} {more}" for each in sources)
-    for known, sources in found.values():
-        if isinstance(known, CompanionFormat):
+            given.limits.extend(f"{each.path} is a {known.NAME} {more}" for each in sources)
+    for name, (known, sources) in found.items():
+        if name in COMPANIONS:
             given.companions.append((known, sources))
         else:
             given.bundles.append(Bundle(folder or sources[0].path, known, sources))
@@ -260,30 +261,28 @@ def _unknown(source: SourceFile, folder: Path | None, alone: bool) -> list[str]:
     return [] if folder else [f"{source.path} is in no format that evenstep reads"]
 
 
-def _recognise(path: Path) -> tuple[SourceFile, dict[str, TraceFormat | CompanionFormat]]:
+def _recognise(path: Path) -> tuple[SourceFile, dict[str, TraceFormat]]:
     """A file's head, and its formats: one, or for a log a trace and companions.
 
     Raises `MissingExtra` where only a format whose dependency is missing might recognise it.
     """
     from evenstep.importers.compression import read_head
-    from evenstep.importers.content import CompanionFormat, SourceFile
+    from evenstep.importers.content import SourceFile
 
     source = SourceFile(path, read_head(path))
-    found: dict[str, TraceFormat | CompanionFormat] = {}
+    found: dict[str, TraceFormat] = {}
     missing = ""
     for name in FORMATS if source.head else ():
-        if found and name not in LOGS:
-            continue
         try:
-            module = importlib.import_module(f"evenstep.importers.{name}")
+            module: Any = importlib.import_module(f"evenstep.importers.{name}")
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] == "evenstep":
                 raise
             missing = error.name or missing
             continue
-        if module.FORMAT.recognises(source):
-            found[name] = module.FORMAT
-            if name not in LOGS or isinstance(module.FORMAT, CompanionFormat):
+        if module.recognises(source):
+            found[name] = module
+            if name != LOG:
                 break
     if missing and not found:
         raise MissingExtra(missing, extra="analyze", purpose=f"reading {path}")
@@ -295,7 +294,7 @@ def _nothing(given: InputPaths) -> TraceError:
     if given.companions:
         known, sources = given.companions[0]
         return TraceError(
-            f"{sources[0].path} is a {known.name}: it describes the fabric, not a run; give it "
+            f"{sources[0].path} is a {known.NAME}: it describes the fabric, not a run; give it "
             "beside a trace"
         )
     return nothing_read(given.limits[:3], "", "; `evenstep diagnose --help` lists the formats")

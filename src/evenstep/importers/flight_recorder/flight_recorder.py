@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from evenstep.importers.content import SourceFile, TraceFormat, usable
+from evenstep.importers.content import SourceFile, usable
 from evenstep.importers.draft import Draft
 from evenstep.importers.file_ranks import APART_NS, misfits, ranks_or_numbers
 from evenstep.importers.flight_recorder.dump import PICKLE, Dump, Place, read_dump
@@ -81,9 +81,6 @@ def trace_of(draft: Draft, dumps: Mapping[int, Dump], run: Mapping[str, Any]) ->
     trace.run["beside_calls"] = UNKNOWN
     trace.limits.append(f"{inferred}; {NOTHING_ELSE}{HIDDEN}" if inferred else nothing)
     return trace
-
-
-FORMAT = TraceFormat(NAME, recognises, read)
 
 
 # -- all files -------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import SourceFile, TraceFormat, lines, usable
+from evenstep.importers.content import SourceFile, lines, usable
 from evenstep.importers.draft import LATEST_NS, Draft
 from evenstep.importers.flight_recorder.dump import Dump
 from evenstep.importers.flight_recorder.entries import entry
@@ -177,6 +177,3 @@ def read(sources: Sequence[SourceFile]) -> Trace:
     if silent := sorted(set(range(max(dumps, default=0))) - set(dumps)):
         draft.limits.append(f"nothing in the log is of these ranks: {format_ranks(silent)}")
     return trace_of(draft, dumps, {"source": NAME})
-
-
-FORMAT = TraceFormat(NAME, recognises, read)

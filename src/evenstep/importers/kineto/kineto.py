@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.errors import TraceError, nothing_read
-from evenstep.importers.content import SourceFile, TraceFormat, usable
+from evenstep.importers.content import SourceFile, usable
 from evenstep.importers.draft import FIRST_NS, Draft
 from evenstep.importers.file_ranks import absent
 from evenstep.importers.kineto.calls import CallArguments, address, call_of, groups_of
@@ -90,9 +90,6 @@ def read(sources: Sequence[SourceFile]) -> Trace:
     draft.limits += spoken(ranks) + unsaid
     enter(draft, ranks)
     return repeating(_finish(draft, ranks), ranks, StepMarks())
-
-
-FORMAT = TraceFormat(NAME, recognises, read)
 
 
 def _file(source: SourceFile) -> KinetoFile:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import CompanionFormat, SourceFile, TextLine, beginning, lines
+from evenstep.importers.content import SourceFile, TextLine, beginning, lines
 from evenstep.importers.draft import LONGEST_TEXT
 from evenstep.importers.nccl.tests import from_lines
 from evenstep.trace.ranks import MOST_MEMBERS, MOST_RANKS
@@ -103,9 +103,6 @@ def read(sources: Sequence[SourceFile]) -> Mapping[str, Any]:
         names = ", ".join(str(source.path) for source in sources)
         raise TraceError(f"{names} has no line of NCCL; run with NCCL_DEBUG=INFO")
     return {"nccl": _facts(log)} | ({"floors": floors} if floors else {})
-
-
-FORMAT = CompanionFormat(NAME, recognises, read)
 
 
 def _other_lines(log: _Log, source: SourceFile) -> Iterator[TextLine]:

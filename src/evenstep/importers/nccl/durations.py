@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from evenstep.errors import TraceError, nothing_read
-from evenstep.importers.content import SourceFile, TraceFormat, usable
+from evenstep.importers.content import SourceFile, usable
 from evenstep.importers.draft import LATEST_NS, MOST_BYTES, ORIGIN_NS, Draft
 from evenstep.importers.kineto.names import operation
 from evenstep.importers.tables import TableFile, columns_of, read_table, spell, table_file
@@ -96,9 +96,6 @@ def read(sources: Sequence[SourceFile]) -> Trace:
     return infer_steps(
         draft.trace({"source": NAME, "between_calls": UNKNOWN}), "no steps are known"
     )
-
-
-FORMAT = TraceFormat(NAME, recognises, read)
 
 
 def _rows(source: SourceFile, draft: Draft) -> Columns:

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import SourceFile, TraceFormat, lines, usable
+from evenstep.importers.content import SourceFile, lines, usable
 from evenstep.importers.draft import LATEST_NS, LONGEST_TEXT, Draft
 from evenstep.importers.file_ranks import absent
 from evenstep.importers.kineto.names import operation
@@ -68,9 +68,6 @@ def read(sources: Sequence[SourceFile]) -> Trace:
     _enter(draft, log)
     trace = draft.trace({"source": NAME, "beside_calls": UNKNOWN})
     return infer_steps(trace, "NCCL Inspector records no steps")
-
-
-FORMAT = TraceFormat(NAME, recognises, read)
 
 
 # -- one file --------------------------------------------------------------------------------------

@@ -21,7 +21,6 @@ from typing import Any
 
 from evenstep.errors import TraceError
 from evenstep.importers.content import (
-    CompanionFormat,
     SourceFile,
     TextLine,
     content,
@@ -103,9 +102,6 @@ def read(sources: Sequence[SourceFile]) -> Mapping[str, Any]:
         names = ", ".join(str(source.path) for source in sources)
         raise TraceError(f"{names} has no result of nccl-tests; was the run cut short?")
     return {"floors": floors[:MOST_FLOORS]}
-
-
-FORMAT = CompanionFormat(NAME, recognises, read)
 
 
 # -- text ------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evenstep.importers.content import SourceFile, TraceFormat, usable, whole
+from evenstep.importers.content import SourceFile, usable, whole
 from evenstep.importers.draft import FIRST_NS, MOST_BYTES, Draft
 from evenstep.importers.file_ranks import absent, natural, ranks_by_paths
 from evenstep.importers.kineto.calls import CallArguments, GroupKey
@@ -84,9 +84,6 @@ def read(sources: Sequence[SourceFile]) -> Trace:
     named = [member.size for each in ranks for member in each.members]
     draft.limits += absent(draft.ranks, max(named, default=0))
     return repeating(draft.trace({"source": NAME}), profiles, MARKS)
-
-
-FORMAT = TraceFormat(NAME, recognises, read)
 
 
 def _merge_limits(exports: Sequence[Export]) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.errors import TraceError, nothing_read
-from evenstep.importers.content import SourceFile, TraceFormat, usable
+from evenstep.importers.content import SourceFile, usable
 from evenstep.importers.draft import Draft
 from evenstep.importers.kineto.names import MESSAGES, operation
 from evenstep.importers.operations.operation_records import trace_of
@@ -57,9 +57,6 @@ def read(sources: Sequence[SourceFile]) -> Trace:
     if not len(table):
         raise nothing_read(draft.limits, f"{sources[0].path} has no operation")
     return trace_of(table, draft, _meta(sources[0].path, draft.limits))
-
-
-FORMAT = TraceFormat(NAME, recognises, read)
 
 
 def _table(source: SourceFile, draft: Draft) -> Columns:

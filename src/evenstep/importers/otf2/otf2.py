@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import SourceFile, TraceFormat
+from evenstep.importers.content import SourceFile
 from evenstep.importers.draft import FIRST_NS, MOST_BYTES, Draft
 from evenstep.importers.otf2.archive import Archive
 from evenstep.importers.otf2.archive import read as read_archive
@@ -53,9 +53,6 @@ def read(sources: Sequence[SourceFile]) -> Trace:
         draft.rank(rank, place=place, source=str(path), boot_id=f"process {rank}")
     _enter(draft, archive, {location: rank for rank, location in enumerate(world)})
     return infer_steps(draft.trace({"source": NAME}), "the archive marks no steps")
-
-
-FORMAT = TraceFormat(NAME, recognises, read)
 
 
 def _enter(draft: Draft, archive: Archive, ranks: dict[int, int]) -> None:

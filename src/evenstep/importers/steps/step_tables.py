@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import TraceError, nothing_read
-from evenstep.importers.content import SourceFile, TraceFormat, usable
+from evenstep.importers.content import SourceFile, usable
 from evenstep.importers.draft import Draft
 from evenstep.importers.file_ranks import natural, ranks_in_order
 from evenstep.importers.kineto.names import MOST_NAMES, patterns_of, phase
@@ -217,9 +217,6 @@ def read(sources: Sequence[SourceFile]) -> Trace:
         return trace_of(rows, draft, {"source": NAME}, dict(enumerate(places)))
     except TraceError as error:
         raise TraceError(f"{sources[0].path}: {error}") from None
-
-
-FORMAT = TraceFormat(NAME, recognises, read)
 
 
 def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -> list[Timed]:

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import SourceFile, TraceFormat, beginning, lines, usable
+from evenstep.importers.content import SourceFile, beginning, lines, usable
 from evenstep.importers.draft import Draft
 from evenstep.importers.file_ranks import ranks_in_order
 from evenstep.importers.steps import progress
@@ -413,9 +413,6 @@ def _means(apart: float, window: float) -> Iterator[str]:
     elif max(window, apart) > 1:
         mean = f"a line of this log is the mean of about {window or apart:.0f} steps"
         yield f"{mean}: shorter ups and downs are not in it"
-
-
-FORMAT = TraceFormat(NAME, recognises, read)
 
 
 def _shown(text: str) -> list[str]:

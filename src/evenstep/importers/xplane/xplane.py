@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evenstep.errors import nothing_read
-from evenstep.importers.content import SourceFile, TraceFormat, content, usable
+from evenstep.importers.content import SourceFile, content, usable
 from evenstep.importers.draft import FIRST_NS, LATEST_NS, MOST_BYTES, Draft
 from evenstep.importers.file_ranks import natural, ranks_by_paths
 from evenstep.importers.kineto.names import operation
@@ -112,9 +112,6 @@ def read(sources: Sequence[SourceFile]) -> Trace:
     unmarked = "the profile marks no steps"
     asynchronous = "the devices do not keep to the steps that the host marks"
     return infer_steps(draft.trace({"source": NAME}), asynchronous if marked else unmarked)
-
-
-FORMAT = TraceFormat(NAME, recognises, read)
 
 
 # -- one file --------------------------------------------------------------------------------------
