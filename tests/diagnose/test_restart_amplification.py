@@ -130,6 +130,18 @@ def test_who_failed_before_the_restart_and_how_comes_first(finding):
     )
 
 
+ENDED_WELL = {"closed": {"reason": "exit"}, "ended": {"exit_code": 0, "realtime_ns": 1}}
+
+
+def test_what_a_script_starts_after_a_job_that_ended_well_is_no_restart(known):
+    well = dict.fromkeys(range(2), ENDED_WELL)
+    crashed = {0: ENDED_WELL, 1: {"ended": {"exit_code": 1, "realtime_ns": 1}}}
+    found = known(
+        Start(0, 50, facts=well), Start(60, 40, facts=crashed), Start(120, 30, facts=well)
+    )
+    assert [one.steps for one in found] == [40, 30]
+
+
 def test_who_failed_before_the_first_step_is_told_though_no_step_was_lost(tmp_path):
     died = {0: {"ended": {"signal": "SIGKILL", "monotonic_ns": 1, "realtime_ns": 1}}}
     root = write(tmp_path / "run", [Start(0, 0, facts=died), Start(100, 40)])

@@ -67,6 +67,7 @@ class Attempt:
     energy_joules: float | None = None  # of all ranks
     samples: float = 0.0  # of a rank in a step; 0 where the batch is unknown
     preempted: str | None = None  # the signal of its preemption
+    finished: bool = False  # its launcher saw all processes read end well, and nobody preempted it
     failure: str = ""  # who ended it, and how: of the attempt before the last restart
 
 
@@ -120,14 +121,17 @@ def attempts_of(run: Mapping[str, Any]) -> list[Attempt]:
 
 
 def read_attempts(folder: Path) -> list[Attempt]:
-    """Every attempt that finished a step, in order; unreadable spools are skipped. Steps are
-    inferred where no attempt marks any: else one without a step ended before its first."""
+    """Every attempt of the last job that finished a step, in order; unreadable spools are skipped.
+    What a launcher's script starts after an attempt that finished is another job, no restart.
+    Steps are inferred where no attempt marks any: else one without a step ended before its first.
+    """
     numbers = RunFolder(folder).attempts()
     for read in (_marked, _inferred):
         found = [one for number in numbers if (one := read(folder, number)) is not None]
         if found:
             break
-    return found
+    over = [at for at, one in enumerate(found[:-1], 1) if one.finished]
+    return found[max(over, default=0) :]
 
 
 def _marked(folder: Path, number: int) -> Attempt | None:
@@ -164,8 +168,7 @@ def _marked(folder: Path, number: int) -> Attempt | None:
         first_progress=None if progress is None else int(progress.min()),
         last_progress=None if progress is None else int(progress.max()), **_windows(single),
         energy_joules=float(np.mean([*map(np.ptp, energy)])) * world if energy else None,
-        samples=float(np.mean(samples)),
-        preempted=RunFolder(folder).preemption(number).get("signal"),
+        samples=float(np.mean(samples)), **_end(folder, number, [spool.facts for spool in spools]),
     )  # fmt: skip
 
 
@@ -187,8 +190,15 @@ def _inferred(folder: Path, number: int) -> Attempt | None:
         number=number, ranks=trace.world, started_s=started_s, ended_s=ended_s, steps=len(steps),
         step_ns=float(lengths.mean()), steps_since_checkpoint=len(steps),
         since_checkpoint_ns=float(lengths.sum()), **_windows(lengths),
-        preempted=RunFolder(folder).preemption(number).get("signal"),
+        **_end(folder, number, [info.facts for info in trace.ranks.values()]),
     )  # fmt: skip
+
+
+def _end(folder: Path, number: int, facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """How an attempt ended, by what is known of some of its ranks."""
+    signal = RunFolder(folder).preemption(number).get("signal")
+    well = all((each.get("ended") or {}).get("exit_code") == 0 for each in facts)
+    return {"preempted": signal, "finished": well and signal is None}
 
 
 def _wall_s(row: Any, name: str) -> float:
