@@ -7,7 +7,8 @@ import pytest
 from evenstep.host.locality import locality
 from evenstep.host.pci import PciPlace, distance
 from evenstep.host.sources.nvml_library import Nvml
-from evenstep.host.sysfs import natural, read_int, read_text
+from evenstep.host.sysfs import read_int, read_text
+from evenstep.trace.ranks import natural
 from tests.agent.fake_host import GPU_0, NIC_0, plant, two_node_host
 from tests.agent.fake_nvml import FakeGpu, FakeNvml
 

@@ -8,12 +8,11 @@ from evenstep.importers.file_ranks import (
     absent,
     in_rank_folders,
     misfits,
-    natural,
     rank_of,
     ranks_by_paths,
     ranks_or_numbers,
 )
-from evenstep.trace.ranks import MOST_RANKS
+from evenstep.trace.ranks import MOST_RANKS, natural
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from evenstep.agent.stacks import ObservedRank
+from evenstep.agent.stacks import ObservedRank
 
 FEWEST_CALLS = 32  # before a repetition is searched for: enough to leave an inner loop
 FEWEST_MESSAGES = 256

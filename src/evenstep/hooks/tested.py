@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from evenstep.agent.stacks import ObservedRank
+from evenstep.agent.stacks import ObservedRank
 
 log = logging.getLogger("evenstep")
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 from pathlib import Path
+
+from evenstep.trace.ranks import natural
 
 _CHUNK_BYTES = 65_536
 _HELD_BYTES = 4096
@@ -107,11 +108,6 @@ def children(path: str) -> list[str]:
         return sorted((child.name for child in Path(path).iterdir()), key=natural)
     except OSError:
         return []
-
-
-def natural(name: str) -> list[str | int]:
-    """Sorting key that compares the numbers in a name by value."""
-    return [int(part) if part.isdigit() else part for part in re.split(r"([0-9]+)", name)]
 
 
 def target(path: str) -> str | None:

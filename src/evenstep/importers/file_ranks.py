@@ -119,9 +119,3 @@ def ranks_by_names(paths: Sequence[Path]) -> list[int] | None:
     if len(varying) != 1 or len(set(varying[0])) < len(paths) or max(varying[0]) >= 2 * len(paths):
         return None
     return varying[0]
-
-
-def natural(path: Path) -> list[str | int]:
-    """Sort key of a path in natural order: rank 2 before rank 10."""
-    parts = _DIGITS.split(str(path))  # text and digits in turn
-    return [int(part[:18]) if place % 2 else part for place, part in enumerate(parts)]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evenstep.errors import MissingExtra, TraceError, UsageError, nothing_read
 from evenstep.trace.reports import report_file
+from evenstep.trace.spool.layout import MAGIC
 from evenstep.values import merged
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ COMPANIONS = ("nccl.debug", "nccl.tests")
 LOG = "steps.training_logs"  # may have lines of the formats after it, too
 WHOLE_STEPS = (LOG, "steps.step_tables")  # tell least of a run, and more
 EXPECTED = "a run's folder, an attempt, a spool, a store, " + ", ".join(FORMATS.values())
-SPOOL_MAGIC = b"EVNSTEP\0"
 DEEPEST = 5  # levels below a folder: JAX writes rank0/plugins/profile/STAMP/HOST.xplane.pb
 MOST_FILES = 20_000  # in a folder: one with more is not a folder of ranks
 
@@ -173,7 +173,7 @@ def is_run(path: Path) -> bool:
         return False
     try:
         with path.open("rb") as file:
-            return file.read(len(SPOOL_MAGIC)) == SPOOL_MAGIC
+            return file.read(len(MAGIC)) == MAGIC
     except OSError:  # reported when the file is recognised
         return False
 

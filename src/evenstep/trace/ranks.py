@@ -1,7 +1,8 @@
-"""Sets of ranks, or processors, in text form: "0-3,8"."""
+"""Sets of ranks, or processors, in text form: "0-3,8"; and the order of names with numbers."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from hashlib import blake2b
 from itertools import groupby, pairwise
@@ -37,6 +38,12 @@ def parse_ranks(text: str) -> tuple[int, ...]:
             raise ValueError(f"{part!r} is not a range of ranks")
         ranks.extend(range(begin, end + 1))
     return tuple(ranks)
+
+
+def natural(name: object) -> list[str | int]:
+    """Sort key of a name or path in natural order: rank 2 before rank 10."""
+    parts = re.split(r"(\d+)", str(name))  # text and digits in turn
+    return [int(part[:18]) if place % 2 else part for place, part in enumerate(parts)]
 
 
 def group_uid(ranks: Iterable[int], name: str) -> str:

@@ -14,19 +14,16 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from evenstep.agent.arming import arm, disarm
 from evenstep.agent.recording.entries import GroupState
-from evenstep.agent.stacks import Hooks, RankInWorld
+from evenstep.agent.stacks import Hooks, ObservedRank, RankInWorld
 from evenstep.hooks.joining import joining
 from evenstep.hooks.mpi.calls import nbytes
 from evenstep.hooks.tested import Tested
 from evenstep.hooks.wrapping import Wrapped, replace_attribute, undo
 from evenstep.trace.spool.layout import NO_PEER, Flag, Kind, Op
-
-if TYPE_CHECKING:
-    from evenstep.agent.stacks import ObservedRank
 
 HOST_COLLECTIVES = {
     "sync_global_devices": Op.BARRIER,

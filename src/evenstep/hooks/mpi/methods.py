@@ -11,12 +11,10 @@ import gc
 from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from evenstep.agent.stacks import ObservedRank
 from evenstep.trace.spool.layout import Flag
-
-if TYPE_CHECKING:
-    from evenstep.agent.stacks import ObservedRank
 
 
 class Ticket:

@@ -14,9 +14,9 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from evenstep.agent.stacks import Hooks
+from evenstep.agent.stacks import Hooks, ObservedRank
 from evenstep.hooks.mpi import calls
 from evenstep.hooks.mpi.collectives import MpiCollectives
 from evenstep.hooks.mpi.groups import ENDERS, MAKERS, MpiGroups
@@ -25,9 +25,6 @@ from evenstep.hooks.mpi.methods import Enter, Ticket, Watch, assign
 from evenstep.hooks.mpi.requests import Requests, all_if, all_of, one_of, some_of
 from evenstep.hooks.repeating import InferredSteps
 from evenstep.hooks.wrapping import replace_attribute, undo
-
-if TYPE_CHECKING:
-    from evenstep.agent.stacks import ObservedRank
 
 _get_ident = threading.get_ident
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from evenstep.agent.stacks import Hooks, RankInWorld
+from evenstep.agent.stacks import Hooks, ObservedRank, RankInWorld
 from evenstep.hooks.tested import Tested
 from evenstep.hooks.wrapping import Wrapped
-
-if TYPE_CHECKING:
-    from evenstep.agent.stacks import ObservedRank
 
 TESTED = Tested("mpi4py", "4.1", "4.1")
 INITIALIZERS = ("Init", "Init_thread")

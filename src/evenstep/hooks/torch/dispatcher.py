@@ -79,8 +79,7 @@ class DispatcherHooks:
     def _kernel(self, operation: DispatcherOperation, overload: Any) -> Callable[..., Any]:
         """One operation's kernel. A failure of our part must not affect the collective."""
         observer = self._observer
-        enter = self._enter_message if operation.message else self._enter
-        begin = enter(operation, overload._schema)
+        begin = self._enter(operation, overload._schema)
         end, failed, give_up = observer.end, observer.failed, observer.give_up
         cost = observer.recorder.cost
         redispatch = overload.redispatch
@@ -126,11 +125,12 @@ class DispatcherHooks:
         return kernel
 
     def _enter(self, operation: DispatcherOperation, schema: Any) -> Callable[[Any], Token]:
-        """The function that records a collective from its arguments."""
-        begin, state_of = self._observer.begin, self._observer.groups.state
+        """The function that records a collective or message from its arguments."""
+        observer, state_of = self._observer, self._observer.groups.state
+        begin, begin_message = observer.begin, observer.begin_point_to_point
         unbox_group = self._torch._C._distributed_c10d.ProcessGroup.unbox
         op, sizes = int(operation.op), operation.sizes
-        group_at, async_at, peer_at, _ = positions(schema)
+        group_at, async_at, peer_at, tag_at = positions(schema)
         always = _UPPER_BOUND | (_COALESCED if operation.coalesced else 0)
         if async_at is None and schema.returns:  # a work; without one the call itself blocks
             always |= _ASYNC
@@ -145,24 +145,15 @@ class DispatcherHooks:
             peer = NO_PEER if peer_at is None else state.global_rank(args[peer_at])
             return begin(enter_ns, state, op, bytes_in, bytes_out, flags, peer, tensor)
 
-        return enter
-
-    def _enter_message(self, operation: DispatcherOperation, schema: Any) -> Callable[[Any], Token]:
-        """The function that records a send or receive from its arguments."""
-        begin, state_of = self._observer.begin_point_to_point, self._observer.groups.state
-        unbox_group = self._torch._C._distributed_c10d.ProcessGroup.unbox
-        op, sizes = int(operation.op), operation.sizes
-        group_at, _, peer_at, tag_at = positions(schema)
-
-        def enter(args: Any) -> Token:
+        def enter_message(args: Any) -> Token:
             enter_ns = monotonic_ns()
             state = state_of(unbox_group(args[group_at]))
             nbytes, _, tensor = sizes(args)
             peer = NO_PEER if peer_at is None else state.global_rank(args[peer_at])
             tag = 0 if tag_at is None or len(args) <= tag_at else args[tag_at]
-            return begin(enter_ns, state, op, nbytes, peer, tensor, tag)
+            return begin_message(enter_ns, state, op, nbytes, peer, tensor, tag)
 
-        return enter
+        return enter_message if operation.message else enter
 
 
 def observe_functional_waits(torch: Any, observer: Observer) -> Callable[[], None]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from evenstep.agent.arming import arm, disarm
 from evenstep.agent.recording.phases import Word
-from evenstep.agent.stacks import Hooks
+from evenstep.agent.stacks import Hooks, ObservedRank
 from evenstep.hooks.repeating import InferredSteps
 from evenstep.hooks.torch.call_sites import CallSites
 from evenstep.hooks.torch.groups import Groups, watch_groups
@@ -22,7 +22,6 @@ from evenstep.hooks.wrapping import replace_attribute, undo
 from evenstep.trace.spool.layout import WINDOW_STEPS
 
 if TYPE_CHECKING:
-    from evenstep.agent.stacks import ObservedRank
     from evenstep.hooks.torch.device import DeviceTimer
     from evenstep.hooks.torch.stream_delay import CaptureGate
 

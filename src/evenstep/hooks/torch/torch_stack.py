@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from evenstep.agent.stacks import Hooks, RankInWorld
+from evenstep.agent.stacks import Hooks, ObservedRank, RankInWorld
 from evenstep.hooks.joining import joining
 from evenstep.hooks.repeating import InferredSteps
 from evenstep.hooks.torch.groups import Groups
@@ -20,7 +20,6 @@ from evenstep.trace.spool.layout import Flag
 
 if TYPE_CHECKING:
     from evenstep.agent.recording.phases import Compiled
-    from evenstep.agent.stacks import ObservedRank
     from evenstep.trace.spool.spool import Spool
 
 

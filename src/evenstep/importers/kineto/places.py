@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evenstep.errors import TraceError
-from evenstep.importers.file_ranks import APART_NS, misfits, natural, rank_of, ranks_by_paths
+from evenstep.importers.file_ranks import APART_NS, misfits, rank_of, ranks_by_paths
 from evenstep.importers.kineto.calls import groups_of, ranks_of
 from evenstep.importers.kineto.file import KinetoFile
 from evenstep.importers.kineto.names import CALL, COMMS, OPTIMIZER_STEP, annotation, step_number
+from evenstep.trace.ranks import natural
 
 #: tensorboard_trace_handler, unless told otherwise: HOST_PID.STAMP.pt.trace.json
 _WORKER = re.compile(r"^(?P<host>.+)_(?P<process>\d+)(?:\.\d+)?\.pt\.trace\.json")

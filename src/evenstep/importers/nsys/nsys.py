@@ -20,7 +20,7 @@ import numpy as np
 
 from evenstep.importers.content import SourceFile, usable, whole
 from evenstep.importers.draft import FIRST_NS, MOST_BYTES, Draft
-from evenstep.importers.file_ranks import absent, natural, ranks_by_paths
+from evenstep.importers.file_ranks import absent, ranks_by_paths
 from evenstep.importers.kineto.calls import CallArguments, GroupKey
 from evenstep.importers.kineto.device import device_calls
 from evenstep.importers.kineto.file import KinetoFile, RowKind, event_rows
@@ -34,7 +34,7 @@ from evenstep.importers.kineto.steps import StepMarks, steps_of
 from evenstep.importers.nsys.database import MAGIC
 from evenstep.importers.nsys.tables import Export, join_sessions, read_export
 from evenstep.trace.columns import Array, Columns
-from evenstep.trace.ranks import MOST_RANKS
+from evenstep.trace.ranks import MOST_RANKS, natural
 from evenstep.trace.spool.layout import Flag, Op, Phase
 from evenstep.trace.trace import Trace
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from evenstep.errors import TraceError, nothing_read
 from evenstep.importers.content import SourceFile, usable
 from evenstep.importers.draft import Draft
-from evenstep.importers.file_ranks import natural, ranks_in_order
+from evenstep.importers.file_ranks import ranks_in_order
 from evenstep.importers.kineto.names import MOST_NAMES, patterns_of, phase
 from evenstep.importers.steps import tensorboard
 from evenstep.importers.steps.records import WHOLE, WORK, Timed, trace_of
@@ -36,6 +36,7 @@ from evenstep.importers.tables import (
     table_file,
 )
 from evenstep.trace.columns import key_numbers, positions_by_key
+from evenstep.trace.ranks import natural
 from evenstep.trace.spool.layout import Phase
 from evenstep.trace.trace import Trace
 
@@ -348,7 +349,7 @@ def _of_steps(
 
 def _workers(layout: StepColumns, places: list[str]) -> dict[str, int]:
     """The number of each run that has columns of its own; empty where there is only one."""
-    runs = sorted({each.run for each in layout.durations}, key=lambda run: natural(Path(run)))
+    runs = sorted({each.run for each in layout.durations}, key=natural)
     if len(runs) < 2:
         return {}
     if all(re.fullmatch(_WORKER, run, re.IGNORECASE) for run in runs):
@@ -453,7 +454,7 @@ def _number_workers(kinds: Sequence[str], places: list[str], ranks: bool = True)
     told = [int(found[1]) for found in numbers if found]
     if ranks and len(set(told)) == sum(not text.startswith("(") for text in kinds) > 0:
         return [int(found[1]) if found else -1 for found in numbers]
-    places += sorted(set(kinds) - set(places), key=lambda text: natural(Path(text)))
+    places += sorted(set(kinds) - set(places), key=natural)
     index = {name: number for number, name in enumerate(places)}
     return [index[text] for text in kinds]
 

@@ -22,12 +22,12 @@ import numpy as np
 from evenstep.errors import nothing_read
 from evenstep.importers.content import SourceFile, content, usable
 from evenstep.importers.draft import FIRST_NS, LATEST_NS, MOST_BYTES, Draft
-from evenstep.importers.file_ranks import natural, ranks_by_paths
+from evenstep.importers.file_ranks import ranks_by_paths
 from evenstep.importers.kineto.names import operation
 from evenstep.importers.merging import unite
 from evenstep.importers.protobuf import Schema
 from evenstep.trace.columns import Array
-from evenstep.trace.ranks import MOST_RANKS
+from evenstep.trace.ranks import MOST_RANKS, natural
 from evenstep.trace.repetition import infer_steps
 from evenstep.trace.spool.layout import DType, Kind, Op
 from evenstep.trace.trace import COMPUTE, Trace
