@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from evenstep.agent.stacks import ObservedRank
@@ -126,16 +127,14 @@ def repetition(seen: list[Hashable], repeats: int) -> tuple[int, int]:
     return 0, 0
 
 
+@dataclass(slots=True, eq=False)
 class StepCall:
     """A call that may end a step: its record and, once it has ended, the account at its end."""
 
-    __slots__ = ("counters", "end_ns", "leaf_ns", "seq")
-
-    def __init__(self, seq: int) -> None:
-        self.seq = seq
-        self.end_ns = 0  # 0: it has not ended yet
-        self.leaf_ns: Sequence[int] = ()
-        self.counters: Any = None  # the kernel's counters
+    seq: int
+    end_ns: int = 0  # 0: it has not ended yet
+    leaf_ns: Sequence[int] = ()
+    counters: Any = None  # the kernel's counters
 
 
 class InferredSteps:

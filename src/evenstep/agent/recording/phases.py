@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from evenstep.trace.spool.layout import WORD_GROUP_SEQ, Kind, Phase
@@ -94,17 +95,15 @@ _PHASE_KIND = int(Kind.PHASE)
 _PARENT, _STEP = Word.PARENT, Word.STEP
 
 
+@dataclass(slots=True, eq=False)
 class OpenPhase:
     """An open phase. `nested_ns` of it, up to `claimed_ns`, are counted as other phases."""
 
-    __slots__ = ("claimed_ns", "enter_ns", "nested_ns", "phase", "seq")
-
-    def __init__(self, phase: int, seq: int, enter_ns: int) -> None:
-        self.phase = phase
-        self.seq = seq
-        self.enter_ns = enter_ns
-        self.nested_ns = 0
-        self.claimed_ns = enter_ns
+    phase: int
+    seq: int
+    enter_ns: int
+    claimed_ns: int
+    nested_ns: int = 0
 
 
 class PhaseStack:
@@ -143,7 +142,7 @@ class PhaseStack:
     def enter(self, phase: int, now_ns: int) -> None:
         """Begin a phase inside the innermost open one; its record has no exit until `leave`."""
         seq = self._spool.put(now_ns, 0, _PHASE_KIND, phase, self.step, self.parent)
-        self._open.append(OpenPhase(phase, seq, now_ns))
+        self._open.append(OpenPhase(phase, seq, now_ns, now_ns))
         self._set_parent(seq)
 
     def _set_parent(self, seq: int) -> None:

@@ -17,6 +17,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from evenstep.agent.recording.phases import PhaseStack
@@ -39,39 +40,38 @@ _ACROSS = frozenset({_INPUT, _BACKWARD, _CHECKPOINT})
 SHORTEST_EVALUATION_NS = 1_000_000  # a shorter one: eval() and train() of two modules in turn
 
 
+@dataclass(slots=True, eq=False)
 class ClosedStep:
     """A finished step: its number, its times in ns and the leaf time of every phase.
 
     The training thread sets the first fields, as cheaply as it can; `Recorder.settle` the others.
     """
 
-    __slots__ = (
-        "after", "collectives", "counted", "counters", "end_ns", "events", "held_ns", "number",
-        "own_ns", "pauses", "phase_ns", "phases", "samples", "seq", "spent",
-        "start_ns", "unsteady", "upto", "used",
-    )  # fmt: skip
+    number: int
+    start_ns: int
+    end_ns: int
+    phase_ns: list[int]
+    samples: int = 0
+    held_ns: int = 0  # pacing delay spent inside
+    events: int = 0  # of our hooks on the training thread
+    own_ns: int = 0  # thread time, in it, of what ended the one before
+    spent: Sequence[int] = (0, 0, 0, 0)  # the sums of our costs at its end
+    seq: int = 0  # its own record
+    after: int = 0  # its records are those after this one, …
+    upto: int = 0  # … up to this one
+    phases: Sequence[tuple[int, int, int]] = ()  # enter, exit, record: parents to be set
+    counters: Sequence[int] = ()  # the kernel's at its end
+    used: ResourceUse = field(default_factory=ResourceUse)  # inside
+    #: Whether actions learn nothing from it; the first step includes the start of the process.
+    unsteady: bool = field(init=False)
+    # Set by `settle`:
+    collectives: Sequence[StepCollective] = ()
+    pauses: Sequence[Pause] = ()  # of the collector
+    counted: dict[str, int] = field(default_factory=dict)  # by the names of `summary.COUNTERS`
 
-    def __init__(self, number: int, start_ns: int, end_ns: int, phase_ns: list[int]) -> None:
-        self.number = number
-        self.start_ns = start_ns
-        self.end_ns = end_ns
-        self.phase_ns = phase_ns
-        self.samples = 0
-        self.held_ns = 0  # pacing delay spent inside
-        self.events = 0  # of our hooks on the training thread
-        self.own_ns = 0  # thread time, in it, of what ended the one before
-        self.spent: Sequence[int] = (0, 0, 0, 0)  # the sums of our costs at its end
-        self.seq = 0  # its own record
-        self.after = self.upto = 0  # its records are those after `after`, up to `upto`
-        self.phases: Sequence[tuple[int, int, int]] = ()  # enter, exit, record: parents to be set
-        self.counters: Sequence[int] = ()  # the kernel's at its end
-        self.used = ResourceUse()  # inside
-        #: Whether actions learn nothing from it; the first step includes the start of the process.
-        self.unsteady = bool(number == 0 or phase_ns[_CHECKPOINT] or phase_ns[_EVALUATION])
-        # Set by `settle`:
-        self.collectives: Sequence[StepCollective] = ()
-        self.pauses: Sequence[Pause] = ()  # of the collector
-        self.counted: dict[str, int] = {}  # by the names of `summary.COUNTERS`
+    def __post_init__(self) -> None:
+        phase_ns = self.phase_ns
+        self.unsteady = bool(not self.number or phase_ns[_CHECKPOINT] or phase_ns[_EVALUATION])
 
 
 class Turns:

@@ -10,6 +10,7 @@ import ctypes
 import gc
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from time import monotonic_ns
 from typing import Any
 
@@ -17,19 +18,14 @@ from evenstep.agent.stacks import ObservedRank
 from evenstep.trace.spool.layout import Flag
 
 
+@dataclass(slots=True, eq=False)
 class Ticket:
-    """A call that was issued and has not ended.
+    """A call that was issued and has not ended."""
 
-    `wildcard`: for a receive of any source or tag, the communicator's state, and the status if
-    there is one already. `also`: the record of the other half of an exchange, 0 for none.
-    """
-
-    __slots__ = ("also", "record", "wildcard")
-
-    def __init__(self, record: int, wildcard: Any = None) -> None:
-        self.record = record
-        self.wildcard = wildcard
-        self.also = 0
+    record: int
+    #: Of a receive of any source or tag: the communicator's state, and the status if there is one.
+    wildcard: Any = None
+    also: int = 0  # the record of the other half of an exchange
 
 
 #: Records a call: communicator, positional and keyword arguments -> its ticket.

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from threading import get_ident
 from time import monotonic_ns
 from typing import Any
@@ -65,18 +66,16 @@ class ReferenceEvent:
         return round(self.offset_ns + float(self.event.elapsed_time(event)) * 1e6)
 
 
+@dataclass(slots=True, eq=False)
 class DeviceMark:
     """A collective's arrival on a device and, once issued, its end."""
 
-    __slots__ = ("begin", "end", "reached", "reference", "seq", "timer")
-
-    def __init__(self, timer: DeviceTimer, begin: Any, reference: ReferenceEvent) -> None:
-        self.timer = timer
-        self.begin = begin
-        self.reference = reference  # recorded before `begin`
-        self.end: Any = None
-        self.reached: Any = None  # of a batch: its stream before it waited
-        self.seq = 0
+    timer: DeviceTimer
+    begin: Any
+    reference: ReferenceEvent  # recorded before `begin`
+    end: Any = None
+    reached: Any = None  # of a batch: its stream before it waited
+    seq: int = 0
 
 
 class DeviceTimer:

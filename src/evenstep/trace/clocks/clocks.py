@@ -68,14 +68,20 @@ _EXACT = OffsetLine(np.zeros(1), np.zeros(1), np.zeros(1))
 
 def align(trace: Trace) -> Clocks:
     """Align all ranks to the clock that most of them share."""
-    clocks = {rank: info.clock for rank, info in trace.ranks.items()}
-    names = list(clocks.values())
+    names = [info.clock for info in trace.ranks.values()]
     reference = max(dict.fromkeys(names), key=names.count)
-    numbers = {name: number for number, name in enumerate(dict.fromkeys([reference, *names]))}
-    found: list[OffsetLine | None] = [_EXACT, *([None] * (len(numbers) - 1))]
-    if len(numbers) > 1:
-        _place(crossings(trace, {rank: numbers[name] for rank, name in clocks.items()}), found)
-    return Clocks(reference, {rank: found[numbers[name]] for rank, name in clocks.items()})
+    clock_of = _numbered(trace, reference)
+    found: list[OffsetLine | None] = [_EXACT, *([None] * max(clock_of.values()))]
+    if len(found) > 1:
+        _place(crossings(trace, clock_of), found)
+    return Clocks(reference, {rank: found[number] for rank, number in clock_of.items()})
+
+
+def _numbered(trace: Trace, reference: str) -> dict[int, int]:
+    """A number for the clock of each rank: 0 for the reference."""
+    names = dict.fromkeys([reference, *(info.clock for info in trace.ranks.values())])
+    numbers = {name: number for number, name in enumerate(names)}
+    return {rank: numbers[info.clock] for rank, info in trace.ranks.items()}
 
 
 def _place(table: Crossings, found: list[OffsetLine | None]) -> None:
@@ -85,41 +91,25 @@ def _place(table: Crossings, found: list[OffsetLine | None]) -> None:
     tried: set[int] = set()
     while True:
         placed = np.array([offset is not None for offset in found])
-        bounds = _Bounds(table, found)
-        reached = np.unique(table.clock[bounds.two_sided & ~placed[table.clock]])
+        entry, leave = _on_common_time(table, found)
+        latest = table.of_operation(np.maximum, entry)
+        earliest = table.of_operation(np.minimum, leave)
+        low, high = latest - table.exit, earliest - table.entry  # bounds of each row's clock
+        when = np.where(np.isfinite(latest), latest, earliest)
+        lows, highs = (np.bincount(table.clock[np.isfinite(each)], minlength=len(found))
+                       for each in (low, high))  # fmt: skip
+        two_sided = (np.isfinite(low) | np.isfinite(high)) & ((lows > 0) & (highs > 0))[table.clock]
+        reached = np.unique(table.clock[two_sided & ~placed[table.clock]])
         new = [int(clock) for clock in reached if int(clock) not in tried]
         if not new:
             return
         for clock in new:
             tried.add(clock)
-            found[clock] = bounds.offset(clock)
+            mine = np.flatnonzero((table.clock == clock) & two_sided)
+            own = np.where(np.isfinite(table.entry[mine]), table.entry[mine], table.exit[mine])
+            drawn, base = line(when[mine], own, low[mine], high[mine]), int(table.base[clock])
+            found[clock] = drawn and drawn.moved(base, int(table.base[0]) - base)
         tried = tried if all(found[clock] is None for clock in new) else set()
-
-
-class _Bounds:
-    """Bounds on the offset of each row's clock, from the clocks placed so far."""
-
-    def __init__(self, table: Crossings, found: list[OffsetLine | None]) -> None:
-        self._table = table
-        entry, leave = _on_common_time(table, found)
-        latest = table.of_operation(np.maximum, entry)
-        earliest = table.of_operation(np.minimum, leave)
-        self._low = latest - table.exit
-        self._high = earliest - table.entry
-        self._when = np.where(np.isfinite(latest), latest, earliest)
-        known = np.isfinite(self._low) | np.isfinite(self._high)
-        clocks = len(found)
-        lows = np.bincount(table.clock[np.isfinite(self._low)], minlength=clocks)
-        highs = np.bincount(table.clock[np.isfinite(self._high)], minlength=clocks)
-        self.two_sided = known & ((lows > 0) & (highs > 0))[table.clock]
-
-    def offset(self, clock: int) -> OffsetLine | None:
-        table = self._table
-        mine = np.flatnonzero((table.clock == clock) & self.two_sided)
-        own = np.where(np.isfinite(table.entry[mine]), table.entry[mine], table.exit[mine])
-        drawn = line(self._when[mine], own, self._low[mine], self._high[mine])
-        base = int(table.base[clock])
-        return None if drawn is None else drawn.moved(base, int(table.base[0]) - base)
 
 
 def _on_common_time(table: Crossings, found: list[OffsetLine | None]) -> tuple[Array, Array]:
@@ -148,10 +138,8 @@ def sharpen(trace: Trace, clocks: Clocks) -> Clocks:
     lines = [offset for offset in clocks.by_rank.values() if offset is not None]
     if not any(offset.offset_ns.any() or offset.error_ns.any() for offset in lines):
         return clocks
-    names = dict.fromkeys([clocks.reference, *(info.clock for info in trace.ranks.values())])
-    numbers = {name: number for number, name in enumerate(names)}
-    clock_of = {rank: numbers[info.clock] for rank, info in trace.ranks.items()}
-    offsets: list[OffsetLine | None] = [None] * len(numbers)
+    clock_of = _numbered(trace, clocks.reference)
+    offsets: list[OffsetLine | None] = [None] * (max(clock_of.values()) + 1)
     for rank, offset in clocks.by_rank.items():
         offsets[clock_of[rank]] = offset
     moved, settled = _all_moved(crossings(trace, clock_of, together=True), offsets)
