@@ -77,8 +77,11 @@ def main(args: argparse.Namespace) -> int:
             raise UsageError("--html writes one page: give one trace, or runs of different sizes")
         results = [diagnose_task(one, task) for one, task in zip(opened, tasks, strict=True)]
     points = [one.point for one in results if one.point is not None]
-    if len({point.ranks for point in points}) > 1:
-        results.append(_diagnose_sizes(results, points, tasks[0].form))
+    if len({point.ranks for point in points}) > 1:  # together, shown with the largest of them
+        together = diagnose_together(points)
+        largest = results[max(range(len(points)), key=lambda at: points[at].ranks)]
+        shown = _render(together, largest.answers, tasks[0].form)
+        results.append(largest._replace(diagnosis=together, shown=shown))
     if args.html is not None:  # before printing: the reader may close the pipe early
         _write_page(args, results[-1], opened[results[-1].number][0])
     _print(args, given.bundles, [one.shown for one in results])
@@ -99,15 +102,6 @@ def _print(args: argparse.Namespace, bundles: Sequence[Bundle], parts: Sequence[
         names += ["Together"] * (len(parts) - len(names))
         head = "## {}\n\n{}" if args.markdown else "{}\n{}"
         print("\n\n".join(map(head.format, names, parts)))
-
-
-def _diagnose_sizes(
-    results: Sequence[DiagnosedTrace], points: Sequence[ScalingPoint], form: str
-) -> DiagnosedTrace:
-    """Diagnose runs of different sizes together, shown with the largest of them."""
-    together = diagnose_together(points)
-    largest = results[max(range(len(points)), key=lambda at: points[at].ranks)]
-    return largest._replace(diagnosis=together, shown=_render(together, largest.answers, form))
 
 
 def _write_page(args: argparse.Namespace, told: DiagnosedTrace, trace: Trace) -> None:

@@ -58,7 +58,12 @@ def main(args: argparse.Namespace) -> int:
             return child.start_failure(command, error)
     for warning in settings.warnings:
         say(warning)
-    shim = {"LD_PRELOAD": _preloading()} if args.mpi_shim else {}
+    shim = {}
+    if args.mpi_shim:
+        from evenstep.hooks.mpi.pmpi.collect import library
+
+        preloaded = str(library(os.environ)), os.environ.get("LD_PRELOAD")
+        shim["LD_PRELOAD"] = ":".join(filter(None, preloaded))
     place = from_environment(os.environ)  # the same where each rank has a launcher
     starter = starter_pid(place.launcher, place.world)
     folder = RunFolder(settings.out or default_path(Path.cwd(), starter))
@@ -100,13 +105,6 @@ def _run_recorded(folder: RunFolder, command: Sequence[str], environ: Mapping[st
     exits = RankExits(folder, say, first)
     exits.start()
     return child.run(command, environ, exits.on_signal, exits.finish)
-
-
-def _preloading() -> str:
-    """Return LD_PRELOAD with the MPI shim first."""
-    from evenstep.hooks.mpi.pmpi.collect import library
-
-    return ":".join(filter(None, [str(library(os.environ)), os.environ.get("LD_PRELOAD")]))
 
 
 def _compile_recorder() -> None:

@@ -40,16 +40,14 @@ AT_ONCE_NS = 20_000  # a stream passes two events in a row sooner
 UNFINISHED_LIMIT = 32  # so many unfinished ones end a poll: later ones are hardly finished
 
 
+@dataclass(slots=True, eq=False)
 class ReferenceEvent:
     """An event that times are measured from, `offset_ns` after the device's first one."""
 
-    __slots__ = ("event", "made_ns", "offset_ns", "previous")
-
-    def __init__(self, event: Any, previous: ReferenceEvent | None, made_ns: int) -> None:
-        self.event = event
-        self.previous = previous  # until the distance to it has been read
-        self.made_ns = made_ns
-        self.offset_ns = 0.0
+    event: Any
+    previous: ReferenceEvent | None  # until the distance to it has been read
+    made_ns: int
+    offset_ns: float = 0.0
 
     def settled(self) -> bool:
         """Whether the device has passed it, so that `offset_ns` is known."""
