@@ -15,10 +15,9 @@ from typing import Annotated, Any, ClassVar
 from evenstep.doctor.check import Check, fine, skip, wrong
 from evenstep.documents import Document, Meta, Positive
 from evenstep.errors import UsageError, refuse_as
+from evenstep.trace.facts import LEVELS, level_order, nearest
 from evenstep.words import plural
 
-#: From near to far, named as in `nvidia-smi topo -m`; NVLinks are "NV" and their number.
-LEVELS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 _FAR = ("PHB", "NODE", "SYS")  # through a processor
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")  # the header is underlined on a terminal
 _DEVICE = re.compile(r"(GPU|NIC)\d+|mlx\w+|bnxt_re\d+|roce\w+|ib\w+|rdmap\w+|irdma\w+|hns_\w+")
@@ -50,21 +49,9 @@ class Topology(Document):
         dict[str, tuple[str | None, list[str]]],
         Meta("Distance of each GPU to its nearest adapters, and these adapters."),
     ]:
-        return {gpu: self._nearest(gpu) for gpu in self.gpus}
-
-    def _nearest(self, gpu: str) -> tuple[str | None, list[str]]:
-        levels = {nic: self.gpu_nic[gpu, nic] for nic in self.nics if (gpu, nic) in self.gpu_nic}
-        if not levels:
-            return None, []
-        best = min(levels.values(), key=rank_of)
-        return best, [nic for nic, level in levels.items() if level == best]
-
-
-def rank_of(level: str) -> int:
-    """Return the order of a level; NVLinks are nearest, unknown levels farthest."""
-    if level.startswith("NV"):
-        return -1
-    return LEVELS.index(level) if level in LEVELS else len(LEVELS)
+        known = self.gpu_nic
+        levels = ({n: known[g, n] for n in self.nics if (g, n) in known} for g in self.gpus)
+        return dict(zip(self.gpus, map(nearest, levels), strict=True))
 
 
 def of_host(facts: Mapping[str, Any]) -> Topology:
@@ -165,8 +152,8 @@ def _adapters(topology: Topology, where: str) -> Iterator[Check]:
         reason = "no network adapter" if not topology.nics else "no distance to an adapter is known"
         yield skip("topology.gpu_nic", f"{reason}{where}")
         return
-    best = min((level for level, _ in known.values()), key=rank_of)
-    far = {g: level for g, (level, _) in known.items() if rank_of(level) > rank_of(best)}
+    best = min((level for level, _ in known.values()), key=level_order)
+    far = {g: level for g, (level, _) in known.items() if level_order(level) > level_order(best)}
     if far:
         gpus = [f"{gpu} reaches its nearest adapter by {level}" for gpu, level in far.items()]
         yield wrong("topology.gpu_nic.far", gpus=gpus, best=best, where=where)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -66,6 +67,24 @@ SHAPES: dict[str, Any] = {
     # the exception that ended the script
     "raised": _object(type=str, message=str, frames=list[str], monotonic_ns=int),
 }  # fmt: skip
+
+
+#: Distances of devices in `locality`, from near to far, named as in `nvidia-smi topo -m`; NVLinks
+#: are "NV" and their number.
+LEVELS = ("PIX", "PXB", "PHB", "NODE", "SYS")
+
+
+def level_order(level: str) -> int:
+    """The place of a level in their order; NVLinks are nearest, unknown levels farthest."""
+    if level.startswith("NV"):
+        return -1
+    return LEVELS.index(level) if level in LEVELS else len(LEVELS)
+
+
+def nearest(levels: Mapping[str, str]) -> tuple[str | None, list[str]]:
+    """The nearest level, and the devices at it."""
+    best = min(levels.values(), key=level_order, default=None)
+    return best, [name for name, level in levels.items() if level == best]
 
 
 def check(key: str, value: Any) -> None:

@@ -17,6 +17,7 @@ from evenstep.diagnose.finding import Evidence
 from evenstep.diagnose.levels import SEVERAL
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.trace.columns import Array, Columns, finishes, key_numbers, rows_by_key
+from evenstep.trace.facts import level_order, nearest
 from evenstep.trace.ranks import parse_ranks
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
@@ -59,10 +60,6 @@ def group_by_place(ranks: Sequence[int], places: Sequence[str]) -> list[int]:
 # -- layout within a node --------------------------------------------------------------------------
 
 
-#: Levels of `nvidia-smi topo -m`, from near to far.
-LEVELS = ("PIX", "PXB", "PHB", "NODE", "SYS")
-
-
 class Layout(NamedTuple):
     """Layout of one rank's GPU, adapters and cores. None is unknown."""
 
@@ -77,11 +74,9 @@ class Layout(NamedTuple):
     def defects(self, usual: Layout) -> list[str]:
         """What is worse than in the usual layout of the same hardware, in words."""
         found = []
-        if self.nearest and usual.nearest and _level(self.nearest) > _level(usual.nearest):
-            found.append(
-                f"its GPU reaches its nearest adapter over {self.nearest}, others over "
-                f"{usual.nearest}"
-            )
+        mine, theirs = self.nearest, usual.nearest
+        if mine and theirs and level_order(mine) > level_order(theirs):
+            found.append(f"its GPU reaches its nearest adapter over {mine}, others over {theirs}")
         if self.sharing and usual.sharing and self.sharing > usual.sharing:
             found.append(f"{self.sharing} GPUs share its adapter, elsewhere {usual.sharing}")
         if self.far_cores and usual.far_cores is False:
@@ -89,10 +84,6 @@ class Layout(NamedTuple):
         if self.lanes and usual.lanes and self.lanes[0] < usual.lanes[0]:
             found.append(f"its GPU has {self.lanes[0]} PCIe lanes, others {usual.lanes[0]}")
         return found
-
-
-def _level(name: str) -> int:
-    return LEVELS.index(name) if name in LEVELS else len(LEVELS)
 
 
 def layouts(trace: Trace) -> dict[int, Layout]:
@@ -138,18 +129,10 @@ def _layout(facts: Mapping[str, Any], local: int) -> Layout:
     )  # fmt: skip
 
 
-def nearest(levels: Mapping[str, str]) -> tuple[str | None, frozenset[str]]:
-    """The nearest level, and the adapters at it."""
-    if not levels:
-        return None, frozenset()
-    best = min(levels.values(), key=_level)
-    return best, frozenset(name for name, level in levels.items() if level == best)
-
-
 def _sharing(levels: Mapping[str, Mapping[str, str]], own: Any) -> int:
     """GPUs per adapter among GPUs with the same nearest adapters."""
-    _, adapters = nearest(levels[own])
-    same = sum(nearest(other)[1] == adapters for other in levels.values())
+    adapters = set(nearest(levels[own])[1])
+    same = sum(set(nearest(other)[1]) == adapters for other in levels.values())
     return -(-same // max(len(adapters), 1))
 
 
@@ -187,7 +170,7 @@ def _commonest(places: list[Layout]) -> Layout:
 
     def order(place: Layout) -> tuple[int, int, int, bool, int]:
         lanes = place.lanes[0] if place.lanes else 0
-        distance = _level(place.nearest or "")
+        distance = level_order(place.nearest or "")
         return -count[place], distance, place.sharing or 0, bool(place.far_cores), -lanes
 
     return min(count, key=order)

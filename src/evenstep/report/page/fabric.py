@@ -5,18 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from evenstep.diagnose.measure.hosts import (
-    LEVELS,
-    by_device,
-    nearest,
-    node_of,
-    rack_of,
-    rates,
-    records_named,
-)
+from evenstep.diagnose.measure.hosts import by_device, node_of, rack_of, rates, records_named
 from evenstep.trace.clocks.bounds import OffsetLine
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Columns
+from evenstep.trace.facts import LEVELS, nearest
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
 from evenstep.words import ranks as named
