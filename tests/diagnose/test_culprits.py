@@ -9,7 +9,7 @@ import pytest
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.lateness.case import open_case
 from evenstep.trace.spool.layout import Flag, Kind, Phase
-from tests.diagnose.programs import Do, pipeline
+from tests.diagnose.programs import Do, Job, pipeline
 from tests.diagnose.synthetic import MS, World
 
 STYLES = [
@@ -280,6 +280,26 @@ def test_what_every_step_evaluates_is_part_of_its_work(every, first, stops):
     table[first::every] = 30 * MS
     found = diagnose(World().delayed(Phase.EVALUATION, table).trace()).findings
     assert any(one.mode == "checkpoint_stall" for one in found) == stops
+
+
+def test_waiting_at_a_barrier_within_a_checkpoint_is_no_writing():
+    """The phase of the others covers the barrier, with nothing on record of what they do there."""
+
+    def program(rank: int) -> list[Do]:
+        saves = Do("work", (30 if rank == 2 else 0.01) * MS, Phase.CHECKPOINT)
+        return [Do("work", 60 * MS), Do("call", group=0), saves, Do("call", group=0)]
+
+    job = Job(ranks=4, groups=[("dp", (0, 1, 2, 3))], program=program)
+    rows = (trace := job.run().trace()).events
+    saving = (rows.kind == int(Kind.PHASE)) & (rows.op == int(Phase.CHECKPOINT))
+    steps = rows.select(rows.kind == int(Kind.STEP)).sorted_by("rank", "step")
+    over = rows.exit_ns.copy()
+    over[saving] = steps.exit_ns[rows["rank"][saving] * job.steps + rows.step[saving]]
+    length = np.where(saving, over - rows.enter_ns, rows.group_seq)
+    rows = rows.with_column("exit_ns", over).with_column("group_seq", length)
+    (stall,) = diagnose(replace(trace, events=rows)).findings
+    assert (stall.mode, stall.where.ranks) == ("checkpoint_stall", [2])
+    assert stall.severity == pytest.approx(30 / 91, rel=0.02)
 
 
 @pytest.mark.parametrize("spread", [0.1, 0.25])

@@ -9,6 +9,7 @@ from evenstep.diagnose.graph.entries import entries
 from evenstep.trace.clocks.clocks import align
 from evenstep.trace.spool.layout import Flag, Op
 from tests.diagnose.graph.by_hand import Run, after, at
+from tests.diagnose.programs import ring
 from tests.diagnose.synthetic import MS
 
 SENDER, RECEIVER = 0, 1
@@ -351,3 +352,10 @@ def test_messages_are_queued_by_who_sends_to_whom_behind_collectives():
     assert sorted(roots) == [0, 0, 1]
     assert len(set(zip(queues, roots, strict=True))) == len(set(queues)) == 2
     assert min(queues) > table.queue[0]
+
+
+def test_of_messages_alone_none_are_exchanges_of_unequal_amounts():
+    """A mask also where no collective has one: as numbers, it would choose the first message."""
+    uneven = found(ring(ranks=3, steps=2).run()).operations.uneven
+    assert uneven.dtype == bool
+    assert not uneven.any()

@@ -232,8 +232,6 @@ def _rows(
 def _sizes(events: Columns, first: Array) -> dict[str, Array]:
     """Sizes as nccl-tests counts them: the whole buffer where ranks hold parts of it, and what the
     busiest link carries where ranks exchange unequal ones. And where they do, or may."""
-    if not len(first):
-        return dict.fromkeys(("size_bytes", "uneven"), np.zeros(0, np.int64))
     op = events.op[first]
     members = np.diff(np.append(first, len(events)))
     moved = np.stack([events.bytes_in, events.bytes_out]).astype(np.int64)

@@ -198,8 +198,7 @@ def _grid_of(trace: Trace, numbers: Array, ranks: Array, clocks: Clocks | None =
     grid.work_ns[present] = np.maximum(found.work_ns - grid.held_ns[present], 0)
     stood = held_by(grid, trace.of_kind(Kind.STOP))
     grid.stood_ns[present] = by_step_and_lane(grid.graph, stood)
-    if grid.graph.device.any():
-        _fill_streams(grid, trace, present)
+    _fill_own(grid, trace, present)
     _fill_devices(grid, trace)
     return grid
 
@@ -225,13 +224,20 @@ def _fill_devices(grid: StepGrid, trace: Trace) -> None:
 _ISSUES = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.SYNC)
 
 
-def _fill_streams(grid: StepGrid, trace: Trace, present: Array) -> None:
-    """For device streams, own time of theirs in phases and pauses of the host."""
-    for phase in (*BUSY, *_ISSUES):
-        lanes = np.flatnonzero(grid.issuing if phase in _ISSUES else grid.graph.device)
-        own = by_step_and_lane(grid.graph, in_phase(grid, phase))
-        grid.phase_ns[phase][np.ix_(present, lanes)] = own[:, lanes]
+def _fill_own(grid: StepGrid, trace: Trace, present: Array) -> None:
+    """For device streams, own time of theirs in phases and pauses of the host; for hosts, what of
+    phases that load, save or evaluate is no wait for other ranks."""
     streams = np.flatnonzero(grid.graph.device)
+    for phase in (*BUSY, *_ISSUES) if len(streams) else BUSY:
+        if not grid.phase_ns[phase].any():
+            continue
+        own = by_step_and_lane(grid.graph, in_phase(grid, phase))
+        if phase not in _ISSUES:
+            own = np.where(grid.graph.device, own, np.minimum(own, grid.phase_ns[phase][present]))
+        lanes = np.flatnonzero(grid.issuing | (phase not in _ISSUES))
+        grid.phase_ns[phase][np.ix_(present, lanes)] = own[:, lanes]
+    if not len(streams):
+        return
     paused = by_step_and_lane(grid.graph, held_by(grid, trace.of_kind(Kind.PAUSE)))
     grid.pause_ns[np.ix_(present, streams)] = paused[:, streams]
 
