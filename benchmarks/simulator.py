@@ -43,6 +43,11 @@ MESH = (
     "work.backward_ms=1800", "work.gradient_bytes=5GB", "work.message_bytes=50MB",
     "run.steps=20",
 )  # fmt: skip
+EXPERTS = (
+    "preset=dgx-h100", "cluster.nodes=128", "job.ranks=1024", "work.kind=pipeline", "work.layers=8",
+    "work.message_bytes=64MB", "work.gradient_bytes=4GB", "work.forward_ms=60",
+    "work.backward_ms=120", "noise=[{kind='normal', sigma=0.01}]", "run.steps=10",
+)  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -263,6 +268,15 @@ def _jobs(_: argparse.Namespace) -> Iterator[Row]:
     )  # fmt: skip
 
 
+def _experts(_: argparse.Namespace) -> Iterator[Row]:
+    """All-to-alls of a model of 8 layers, on a fabric that blocks nobody."""
+    for experts, bar in ((64, 5.0), (1024, 60.0)):
+        yield _row(
+            f"1,024 GPUs, experts over {experts:,} of them, 10 steps with noise", bar,
+            _simulated("h100-fsdp", *EXPERTS, f"work.expert_parallel={experts}"),
+        )  # fmt: skip
+
+
 def _large(_: argparse.Namespace) -> Iterator[Row]:
     """Jobs of many messages, of which few share links."""
     yield _row("1,000 steps of 1,024 ranks, 25 buckets, two neighbours and noise", 5.0,
@@ -303,6 +317,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
     "shared": _shared,
     "smpi": _beside_smpi,
     "jobs": _jobs,
+    "experts": _experts,
     "large": _large,
     "strategies": _strategies,
 }

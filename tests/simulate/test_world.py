@@ -293,6 +293,55 @@ def test_rings_side_by_side_send_one_message_between_two_ranks(monkeypatch):
     assert simulate(asked).step_time.mean_ns == pytest.approx(compiled.step_time.mean_ns, rel=1e-9)
 
 
+@pytest.mark.parametrize("seed", range(16))
+def test_bundles_of_an_all_to_all_are_as_if_followed(seed, monkeypatch):
+    """On fabrics that block nobody and others, with busy experts and neighbours: times and the
+    highest rate on each link."""
+    random = np.random.default_rng(seed)
+    busy = {"nodes": "0-3", "compute_ms": 0.05, "message_bytes": 200_000}
+    asked = scenario(
+        "cluster.nodes=4", "cluster.gpus_per_node=4", "job.ranks=16", "cluster.gpu_link_gBps=50",
+        f"cluster.nics_per_node={random.choice([1, 2, 4])}", "cluster.nic_gBps=12.5",
+        f"fabric.kind={random.choice(['switch', 'leaf_spine', 'rail', 'torus', 'dragonfly'])}",
+        "fabric.nodes_per_leaf=2", f"fabric.oversubscription={random.choice([1, 1.5, 4])}",
+        "fabric.nodes_per_router=1", "fabric.routers_per_group=2", "fabric.shape=[2, 2]",
+        "work.kind=pipeline", f"work.expert_parallel={random.choice([8, 16])}", "work.layers=2",
+        f"work.expert_imbalance={random.choice([0, 1])}", "work.message_bytes=1MB",
+        f"work.gradient_bytes={random.choice([0, 2_000_000])}", "work.forward_ms=0.2",
+        "work.backward_ms=0.2", "run.steps=1",
+        noise=[{"kind": "normal", "sigma": float(random.choice([0, 0.01, 0.2]))}],
+        neighbours=[busy] if random.random() < 0.3 else [],
+    )  # fmt: skip
+    found = []
+    for make in (CompiledWorld, PythonWorld):
+        worlds = []
+
+        def kept(*given, make=make, worlds=worlds):
+            worlds.append(make(*given))
+            return worlds[-1]
+
+        monkeypatch.setattr(simulation, "make_world", kept)
+        times = simulate(asked).step_time
+        found.append([times.mean_ns, times.p99_ns, *worlds[-1].peak_gBps])
+    np.testing.assert_allclose(*found, rtol=TOLERANCE, atol=1e-12)
+
+
+def test_a_rank_of_an_all_to_all_is_an_event_where_only_its_own_links_hold_it_up():
+    """Each of 64 on 8 nodes sends to 7 of its node and 56 others: two events, and no more rates."""
+    ranks, made = 64, []
+    asked = scenario(
+        "cluster.nodes=8", "cluster.gpus_per_node=8", "cluster.nics_per_node=8",
+        "work.kind=collective", "work.operation=all_to_all", "work.gradient_bytes=64MB",
+        "work.forward_ms=10", "run.steps=3", noise=[{"kind": "normal"}],
+    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        make = simulation.make_world
+        patch.setattr(simulation, "make_world", lambda *given: made.append(make(*given)) or made[-1])
+        simulate(asked)
+    assert made[-1].followed == 3 * 2 * ranks
+    assert made[-1].rated <= 3 * 3 * ranks
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_messages_of_one_sender_over_links_of_its_own_take_fair_shares(seed):
     """To the same rank and another, over the same links and others, of few bytes or none."""

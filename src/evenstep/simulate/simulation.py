@@ -172,8 +172,8 @@ def simulate_to(folder: Path, scenario: Scenario, *, progress: Progress | None =
 
 
 def estimate_run(setup: Setup) -> tuple[int, float]:
-    """Estimate the messages that a run will follow, and its seconds: from its first step, which is
-    not run where steps have more than `AT_A_TIME` that are all followed."""
+    """Estimate the messages that a run will follow, and its seconds: from its first step, unless
+    more than `AT_A_TIME` are followed in it."""
     scenario = setup.scenario
     steps = 1 if _is_calm(scenario) else scenario.run.steps
     often = Counter(map(setup.graph_of, range(steps)))
@@ -182,12 +182,13 @@ def estimate_run(setup: Setup) -> tuple[int, float]:
         sum(n * jobs.world.messages(jobs.graphs[graph], shared=one) for graph, n in often.items())
         for one in (False, True)
     )
-    alone, rated = messages - shared, RATES * shared
+    alone, rated = max(messages - shared, 0), RATES * shared
     if messages <= AT_A_TIME * steps:
         first = replace(scenario, run=replace(scenario.run, steps=1, warm_up=0))
-        run = _Run(replace(setup, scenario=first), None)
+        run = _Run(replace(setup, scenario=first), None, AT_A_TIME)
         run.result(None)
-        messages = max(messages, run.followed * steps)  # of steps that average: not the first
+        # of steps that average: not the first; without one, bundles that came apart
+        messages = max(messages, run.followed * steps if run.followed else shared)
         if run.followed:
             rated = messages * run.rated // run.followed
     sizes = np.array([len(role.operations) for role in setup.graph.roles])

@@ -51,7 +51,7 @@ typedef struct { /* entries of item i are entry[start[i]] to entry[start[i + 1] 
     i32 *start, *entry;
 } Lists;
 
-enum { KINDS = 16 };
+enum { KINDS = 16, BUNDLES = 16 }; /* lengths of hops; bundles of a sender in a round */
 enum { ABSENT, STALLED, TRAIN, AWAITING, FLYING, OVER }; /* of a point */
 
 typedef struct { /* hops of rows of a ring, by message */
@@ -68,7 +68,7 @@ typedef struct { /* deliveries of rounds from `round` on, a period apart */
 } Piece;
 
 typedef struct { /* messages that are under way together */
-    i32 count, ring; /* ring: length of each row, 0 where it is none */
+    i32 count, gates, ring; /* gates: participants; ring: length of each row, 0 where it is none */
     int posted;
     i32 *gate, *other; /* participant that sends; participant that also waits, -1 none */
     double *bytes, *latency, *hop; /* hop: duration without other traffic, closed */
@@ -79,6 +79,9 @@ typedef struct { /* messages that are under way together */
     i32 *whole;                    /* of its time, where others cannot change it; -1: none */
     Lists alone;                   /* links of its own */
     i32 points;                    /* number of messages that may meet others */
+    i32 *bundle_of, *trunk, saved; /* bundle of each message, -1: none; links that a bundle's messages
+                                      have in common, first on their routes; messages less bundles */
+    Lists bundle;                  /* their messages */
     Hops *hops;                             /* of rings of which only points are followed */
     Lists by_gate, by_other, by_group;      /* messages; by_group: rows of a ring */
     i32 *need;                              /* of each participant: messages to wait for */
@@ -126,6 +129,7 @@ typedef struct Instance { /* one collective of one step */
     double scale;
     double *entry; /* of each participant */
     i32 *operation, *count, *at, **need, *left;
+    char **apart; /* of each round, by message: sent by itself, though of a bundle; NULL: none is */
     Hops *hops;        /* where only points are followed */
     Point **point_of, *points; /* the next of each message; all */
     i32 point_count;
@@ -176,6 +180,7 @@ typedef struct { /* a message under way */
     Point *point, *pair; /* its sender; the first of the trains that it shares links with */
     i32 round;
     int is_early; /* its end is looked for again at the time it is said to have */
+    i32 bundle, members, listed; /* a bundle: its number, -1: a message; members; place in `bundled` */
 } Active;
 
 typedef struct { /* the first of some items: by key, then by `order`, or by number without it */
@@ -186,11 +191,12 @@ typedef struct { /* the first of some items: by key, then by `order`, or by numb
 
 typedef struct {
     i32 *active, count, room, stopped; /* stopped: messages whose bottleneck it is */
+    i32 branches; /* messages of bundles that take it without the others: none where it is `hot` */
     i32 mark, at;                      /* while rates are solved: seen, and its place in `filling` */
     double capacity, load, steady, peak;
     double fair;  /* of the capacity: for messages without a steady rate */
     double level; /* of messages that it stopped: what each unit of weight has */
-    int dirty, all;
+    int dirty, all, hot, risen;
     Point **point; /* trains on it */
     i32 points, point_room;
 } Link;
@@ -259,6 +265,7 @@ typedef struct {
     i32 delay_count;
     i64 delivering; /* messages in the queues of delays */
     i32 *dirty, dirty_count, *fresh, fresh_count, fresh_room;
+    i32 *bundled, bundled_count, *risen, risen_count; /* active bundles; links whose load rose */
     i64 followed, rated; /* messages sent one by one, and trains; rates solved: the cost of a run */
     Point **point_dirty; /* trains on whose links traffic came or went */
     i32 point_number, point_dirty_count, point_dirty_room;
@@ -419,7 +426,7 @@ World *world_new(i64 links, const double *capacity, double goodput, i64 jobs, co
     w->lane = allocate(lanes, sizeof(Lane));
     for (i64 l = 0; l < lanes; l++) w->lane[l].ready = -INFINITY;
     w->queue = allocate(w->ranks, sizeof(i32)), w->together = allocate(w->ranks, sizeof(i32));
-    w->dirty = allocate(links, sizeof(i32));
+    w->dirty = allocate(links, sizeof(i32)), w->risen = allocate(links, sizeof(i32));
     w->filling = allocate(links, sizeof(Filling)), heap_room(&w->levels, (i32)(links > 0 ? links : 1), 0);
     return w;
 }
@@ -533,13 +540,59 @@ static void share_within(const World *w, Stage *s, Routes *r, int may_join) {
     free(on), free(others);
 }
 
+/* Whether two messages of a sender are of one bundle: alike, and with the same first link. */
+static int are_alike(const Stage *s, i32 one, i32 other) {
+    return s->bytes[one] == s->bytes[other] && s->latency[one] == s->latency[other]
+        && s->own[one] == s->own[other] && s->link[s->route[one]] == s->link[s->route[other]];
+}
+
+/* Find the bundles of a stage, and put the links that their messages have in common first. */
+static void bundle_up(World *w, Stage *s) {
+    i32 first[BUNDLES], number[BUNDLES], bundles = 0;
+    i32 *on = allocate(w->links, sizeof(i32)), *route = allocate(w->links, sizeof(i32));
+    s->bundle_of = allocate(s->count, sizeof(i32));
+    for (i32 m = 0; m < s->count; m++) s->bundle_of[m] = -1;
+    for (i32 k = 0, gate = -1, known = 0; k < s->by_gate.start[s->gates]; k++) {
+        i32 m = s->by_gate.entry[k], b = 0;
+        if (s->gate[m] != gate) gate = s->gate[m], known = 0;
+        if (!shares(s, m) || s->bytes[m] <= 0 || s->narrow[m] == INFINITY) continue;
+        while (b < known && !are_alike(s, first[b], m)) b++;
+        if (b == BUNDLES) continue;
+        if (b == known) first[known] = m, number[known++] = bundles++;
+        s->bundle_of[m] = number[b];
+    }
+    s->bundle = lists_of(bundles, s->count, s->bundle_of);
+    s->trunk = allocate(bundles, sizeof(i32));
+    for (i32 b = 0; b < bundles; b++) {
+        const i32 *mine = s->bundle.entry + s->bundle.start[b];
+        i32 size = s->bundle.start[b + 1] - s->bundle.start[b];
+        for (i32 i = 0; i < size; i++)
+            for (i64 h = s->route[mine[i]]; h < s->route[mine[i] + 1]; h++) on[s->link[h]]++;
+        for (i32 i = 0; i < size; i++) {
+            i64 begin = s->route[mine[i]], end = s->route[mine[i] + 1], at = begin;
+            memcpy(route, s->link + begin, (size_t)(end - begin) * sizeof(i32));
+            for (int common = 1; common >= 0; common--) {
+                for (i64 h = 0; h < end - begin; h++)
+                    if ((on[route[h]] == size) == common) s->link[at++] = route[h];
+                if (common) s->trunk[b] = (i32)(at - begin);
+            }
+        }
+        for (i32 i = 0; i < size; i++) {
+            for (i64 h = s->route[mine[i]]; h < s->route[mine[i] + 1]; h++) on[s->link[h]] = 0;
+            if (size == 1) s->bundle_of[mine[i]] = -1;
+        }
+        s->saved += size - 1;
+    }
+    free(on), free(route);
+}
+
 void world_stage(World *w, i64 flow, i64 count, const i32 *gate, const i32 *other,
                  const double *bytes, const double *latency, const double *hop, const i64 *routes,
                  const i32 *links, const char *others, i64 ring, i64 posted, i64 repeats) {
     Flow *f = w->flows[flow];
     Stage *s = allocate(1, sizeof(Stage));
     make_space(w, ring, f->participants);
-    s->count = (i32)count, s->ring = (i32)ring, s->posted = (int)posted;
+    s->count = (i32)count, s->gates = f->participants, s->ring = (i32)ring, s->posted = (int)posted;
     s->gate = copy_of(gate, count, sizeof(i32)), s->other = copy_of(other, count, sizeof(i32));
     s->bytes = copy_of(bytes, count, sizeof(double)), s->hop = copy_of(hop, count, sizeof(double));
     s->latency = copy_of(latency, count, sizeof(double));
@@ -578,6 +631,8 @@ void world_stage(World *w, i64 flow, i64 count, const i32 *gate, const i32 *othe
     }
     free(r.start), free(r.link), free(r.shared);
     s->by_gate = lists_of(f->participants, s->count, gate);
+    if (!f->closed && !ring && !posted && f->steady <= 0 && !f->lasting && f->weight == 1 && !w->present)
+        bundle_up(w, s);
     s->by_other = lists_of(f->participants, s->count, other);
     if (f->closed && !s->ring) merge(s);
     i32 rows = s->ring ? s->count / s->ring : s->count;
@@ -692,19 +747,25 @@ static double available(const World *w, i32 l) {
     }
     return link->steady > 0 ? larger(capacity - link->steady, LEAST_SHARE * capacity) : capacity;
 }
+/* The load of a link may have risen: see whether its capacity is kept, and its peak. */
+static void rise(World *w, i32 l) {
+    if (!w->link[l].risen) w->link[l].risen = 1, w->risen[w->risen_count++] = l;
+}
 static void mark_dirty(World *w, i32 l, int all) {
     Link *link = &w->link[l];
     if (!link->dirty) link->dirty = 1, w->dirty[w->dirty_count++] = l;
     link->all |= all;
-    if (all) link->fair = available(w, l);
+    if (all) link->fair = available(w, l), rise(w, l);
 }
+/* Whether a link is a single message's, or bundle's. */
+static int has_one(const Link *link) { return link->count + link->branches == 1; }
 /* Let a message's rate be solved: give back to its links what it has there. */
 static void include(World *w, i32 a) {
     Active *x = &w->active[a];
     if (x->seen == w->stamp) return;
     x->seen = w->stamp;
     i32 number = w->members++, seat = w->seat_count, hops = x->hops, own = -1;
-    double rate = x->rate, weight = x->weight, limit = x->stage->own[x->message];
+    double rate = x->rate, weight = x->weight, limit = x->stage->own[x->message] * x->members;
     if (seat + hops > w->seat_room)
         w->seats = resize(w->seats, w->seat_room = 2 * w->seat_room + hops + 64, sizeof(Seat));
     for (i32 h = 0; h < hops; h++) {
@@ -720,7 +781,7 @@ static void include(World *w, i32 a) {
         at->rest += rate, at->on++, at->unfrozen++, at->heavy += weight;
         at->held -= x->bottleneck == l;
         w->seats[seat + h] = (Seat){number, link->at, at->head}, at->head = seat + h;
-        if (link->count == 1 && at->rest < limit) limit = at->rest, own = l;
+        if (has_one(link) && at->rest < limit) limit = at->rest, own = l;
     }
     for (i32 k = seat; limit < INFINITY && k < seat + hops; k++) {
         Filling *at = &w->filling[w->seats[k].at];
@@ -761,7 +822,7 @@ static int widen(World *w, i32 t, double level) {
     }
     for (; seat < w->seat_count; seat++) {
         const Filling *at = &w->filling[t = w->seats[seat].at];
-        if (w->link[at->link].count == 1) continue; /* a limit of its only message */
+        if (has_one(&w->link[at->link])) continue; /* a limit of its only message */
         double turn = turn_of(w, at);
         i32 place = w->levels.place[t];
         if (place < 0 || turn < w->levels.entry[place].key) heap_set(&w->levels, t, turn);
@@ -798,7 +859,7 @@ static void stop_members(World *w, i32 t, double level) {
 static void fill(World *w) {
     Heap *heap = &w->levels; /* empty */
     for (i32 t = 0; t < w->touched; t++)
-        if (w->link[w->filling[t].link].count > 1) heap_set(heap, t, turn_of(w, &w->filling[t]));
+        if (!has_one(&w->link[w->filling[t].link])) heap_set(heap, t, turn_of(w, &w->filling[t]));
     while (heap->count) {
         i32 t = heap->entry[0].item;
         Filling *at = &w->filling[t];
@@ -823,8 +884,45 @@ static void set_rate(World *w, i32 a, double rate) {
     int lasting = x->of->flow->lasting;
     x->left -= (lasting ? 1 : x->rate) * (w->now - x->since);
     x->since = w->now, x->rate = rate;
-    x->stage->peak[x->message] = larger(x->stage->peak[x->message], rate);
+    if (x->bundle < 0) x->stage->peak[x->message] = larger(x->stage->peak[x->message], rate);
     heap_set(&w->endings, a, w->now + larger(x->left, 0) / (lasting ? 1 : rate));
+}
+
+/* -- bundles ------------------------------------------------------------------------------------
+
+   Messages of one sender that leave together, alike but for where they end, are one event while only
+   links that all of them take hold them up. The links that each takes without the others, its
+   branches, see their load. Where that fills a link, or the link stops another message, those on it
+   go on by themselves. */
+
+/* The next message of a bundle that is not apart, from place k of its list on; -1: none. */
+static i32 bundled_from(const Stage *s, const char *apart, i32 bundle, i32 *k) {
+    for (; *k < s->bundle.start[bundle + 1]; ++*k) {
+        i32 m = s->bundle.entry[*k];
+        if (!apart || !apart[m]) return m;
+    }
+    return -1;
+}
+/* The first of a message's branches; they go on to the end of its route. */
+static i64 branches_of(const Stage *s, i32 m) { return s->route[m] + s->trunk[s->bundle_of[m]]; }
+
+static int is_hot(const World *w, const Stage *s, i32 m) {
+    for (i64 h = branches_of(s, m); h < s->route[m + 1]; h++) if (w->link[s->link[h]].hot) return 1;
+    return 0;
+}
+
+/* Rates of a bundle's messages change by so much. */
+static void rates_change(World *w, const Active *x, double change) {
+    Stage *s = x->stage;
+    double rate = x->rate / x->members + change;
+    i32 m;
+    for (i32 k = s->bundle.start[x->bundle]; (m = bundled_from(s, x->of->apart[x->round], x->bundle, &k)) >= 0; k++) {
+        s->peak[m] = larger(s->peak[m], rate);
+        for (i64 h = branches_of(s, m); h < s->route[m + 1]; h++) {
+            w->link[s->link[h]].load += change;
+            if (change > 0) rise(w, s->link[h]);
+        }
+    }
 }
 
 static void settle(World *w) {
@@ -837,19 +935,18 @@ static void settle(World *w) {
         double change = m->rate - x->rate;
         if (w->endings.place[m->active] >= 0 && fabs(change) <= 1e-14 * x->rate) continue;
         for (i32 h = 0; h < x->hops; h++) w->link[x->link[h]].load += change;
+        if (x->bundle >= 0) rates_change(w, x, change / x->members);
         set_rate(w, m->active, m->rate);
     }
-    for (i32 t = 0; t < w->touched; t++) {
-        Link *link = &w->link[w->filling[t].link];
-        link->peak = larger(link->peak, link->load + link->steady);
-    }
+    for (i32 t = 0; t < w->touched; t++) rise(w, w->filling[t].link);
 }
 
 /* Set the rate of a message that has all its links to itself; 0 where it has not. */
 static int runs_alone(World *w, i32 a) {
     Active *x = &w->active[a];
     for (i32 h = 0; h < x->hops; h++)
-        if (w->link[x->link[h]].count > 1) return 0;
+        if (!has_one(&w->link[x->link[h]])) return 0;
+    if (x->bundle >= 0) return 0;
     double rate = x->stage->narrow[x->message];
     for (i32 h = 0; h < x->hops; h++) {
         Link *link = &w->link[x->link[h]];
@@ -862,9 +959,9 @@ static int runs_alone(World *w, i32 a) {
 }
 
 static void retime_trains(World *w);
+static int unbundle(World *w);
 
-static void share(World *w) {
-    retime_trains(w);
+static void solve(World *w) {
     w->stamp++, w->seat_count = w->members = w->touched = 0;
     for (i32 i = 0; i < w->fresh_count; i++) {
         i32 a = w->fresh[i];
@@ -886,6 +983,16 @@ static void share(World *w) {
     w->rated += w->members;
 }
 
+static void share(World *w) {
+    retime_trains(w);
+    do solve(w);
+    while (w->bundled_count && unbundle(w));
+    for (; w->risen_count; w->risen_count--) {
+        Link *link = &w->link[w->risen[w->risen_count - 1]];
+        link->peak = larger(link->peak, link->load + link->steady), link->risen = 0;
+    }
+}
+
 /* -- the network: messages ---------------------------------------------------------------------- */
 
 static void make_room(World *w) {
@@ -894,6 +1001,7 @@ static void make_room(World *w) {
     w->free_list = resize(w->free_list, room, sizeof(i32));
     heap_room(&w->endings, room, 0);
     w->member = resize(w->member, room, sizeof(Member));
+    w->bundled = resize(w->bundled, room, sizeof(i32));
     w->fresh = resize(w->fresh, room, sizeof(i32));
     for (i32 a = room; a-- > old;) w->free_list[w->free_count++] = a;
 }
@@ -905,6 +1013,13 @@ static int is_counted(const World *w, const Active *x) {
     return w->present && !x->of->flow->lasting;
 }
 
+/* Traffic comes to a link: trains there, and what shares links with trains, have to be asked again. */
+static void disturb(World *w, const Link *link) {
+    for (i32 i = 0; i < link->points; i++) point_dirty(w, link->point[i]);
+    for (i32 i = 0; w->pairs && i < link->count; i++)
+        for (Point *q = w->active[link->active[i]].pair; q; q = q->sharer) point_dirty(w, q);
+}
+
 static void enter_links(World *w, i32 a, int job) {
     Active *x = &w->active[a];
     double steady = x->of->flow->steady;
@@ -914,9 +1029,7 @@ static void enter_links(World *w, i32 a, int job) {
         Link *link = &w->link[l];
         if (link->count == link->room)
             link->active = resize(link->active, link->room = 2 * link->room + 4, sizeof(i32));
-        for (i32 i = 0; i < link->points; i++) point_dirty(w, link->point[i]);
-        for (i32 i = 0; w->pairs && i < link->count; i++)
-            for (Point *q = w->active[link->active[i]].pair; q; q = q->sharer) point_dirty(w, q);
+        disturb(w, link);
         link->active[link->count++] = a;
         if (is_counted(w, x) && w->present[(i64)l * w->jobs + job]++ == 0) mark_dirty(w, l, 1);
         if (steady > 0) link->steady += steady, mark_dirty(w, l, 1);
@@ -937,8 +1050,10 @@ static void leave_links(World *w, i32 a, int job) {
         else link->load -= taken;
         if (x->bottleneck == l) link->stopped--;
         for (i32 i = 0; i < link->points; i++) point_dirty(w, link->point[i]);
-        if (!link->count) link->load = link->stopped = 0;
-        else if (link->stopped) mark_dirty(w, l, 0);
+        if (!link->count) {
+            link->stopped = link->hot = 0;
+            if (!link->branches) link->load = 0;
+        } else if (link->stopped) mark_dirty(w, l, 0);
         if (is_counted(w, x) && --w->present[(i64)l * w->jobs + job] == 0) mark_dirty(w, l, 1);
     }
 }
@@ -955,8 +1070,10 @@ static void deliver_later(World *w, i32 delay, Instance *of, i32 round, i32 mess
     d->queue[d->tail++] = (Delivery){w->now + d->latency, of, round, message}, w->delivering++;
 }
 
-/* Put a message on its links; return its number among active messages. */
-static i32 set_off(World *w, Point *point, Instance *of, i32 round, i32 message, double bytes) {
+/* Put a message on its links, or a bundle on those that its messages have in common; return its number
+   among active messages. */
+static i32 set_off(World *w, Point *point, Instance *of, i32 round, i32 message, double bytes, i32 bundle,
+                   i32 members) {
     if (!w->free_count) make_room(w);
     i32 a = w->free_list[--w->free_count];
     Flow *f = of->flow;
@@ -964,8 +1081,9 @@ static i32 set_off(World *w, Point *point, Instance *of, i32 round, i32 message,
     i64 first = s->route[message];
     w->active[a] = (Active){
         .point = point, .of = of, .stage = s, .link = s->link + first,
-        .hops = (i32)(s->route[message + 1] - first), .message = message, .round = round,
-        .bottleneck = -1, .weight = f->steady > 0 ? 0 : f->weight,
+        .hops = bundle < 0 ? (i32)(s->route[message + 1] - first) : s->trunk[bundle],
+        .message = message, .round = round, .bundle = bundle, .members = members,
+        .bottleneck = -1, .weight = f->steady > 0 ? 0 : f->weight * members,
         .left = bytes, .since = w->now,
     };
     enter_links(w, a, of->job);
@@ -985,7 +1103,7 @@ static void send(World *w, Instance *of, i32 round, i32 message) {
         deliver_later(w, s->whole[message], of, round, message);
         return;
     }
-    i32 a = set_off(w, NULL, of, round, message, bytes);
+    i32 a = set_off(w, NULL, of, round, message, bytes, -1, 1);
     if (f->steady > 0) {
         for (i64 h = s->route[message]; h < s->route[message + 1]; h++) {
             Link *link = &w->link[s->link[h]];
@@ -1001,8 +1119,103 @@ static void send(World *w, Instance *of, i32 round, i32 message) {
 /* Send the message of a point by itself; `part` of it was sent in a train. */
 static void send_single(World *w, Point *p, double part) {
     double left = p->of->flow->stages[0]->bytes[p->message] * p->of->scale * (1 - part);
-    i32 a = set_off(w, p, p->of, p->round, p->message, left); /* may move `fresh` */
+    i32 a = set_off(w, p, p->of, p->round, p->message, left, -1, 1); /* may move `fresh` */
     w->fresh[w->fresh_count++] = a;
+}
+
+/* Messages of an active bundle come to the links that they take without the others, or leave them. */
+static void branch(World *w, const Active *x, i32 m, i32 count) {
+    Stage *s = x->stage;
+    double rate = x->rate / x->members;
+    for (i64 h = branches_of(s, m); h < s->route[m + 1]; h++) {
+        Link *link = &w->link[s->link[h]];
+        disturb(w, link);
+        link->branches += count, link->load += count * rate;
+        if (!link->count && !link->branches) link->load = 0;
+    }
+}
+static void branch_all(World *w, const Active *x, i32 count) {
+    i32 m;
+    for (i32 k = x->stage->bundle.start[x->bundle];
+         (m = bundled_from(x->stage, x->of->apart[x->round], x->bundle, &k)) >= 0; k++)
+        branch(w, x, m, count);
+}
+
+/* Let a message go apart from its bundle in this round. */
+static void put_apart(Instance *of, const Stage *s, i32 round, i32 m) {
+    if (!of->apart[round]) of->apart[round] = allocate(s->count, 1);
+    of->apart[round][m] = 1;
+}
+
+/* Send a bundle; of its messages those over hot links by themselves. */
+static void send_bundle(World *w, Instance *of, i32 round, i32 bundle) {
+    const Stage *s = of->flow->stages[of->flow->stage_of[round]];
+    i32 from = s->bundle.start[bundle], to = s->bundle.start[bundle + 1], members = 0;
+    for (i32 k = from; k < to; k++) members += !is_hot(w, s, s->bundle.entry[k]);
+    for (i32 k = from; k < to; k++) {
+        i32 m = s->bundle.entry[k];
+        if (members > 1 && !is_hot(w, s, m)) continue;
+        put_apart(of, s, round, m), send(w, of, round, m);
+    }
+    if (members < 2) return;
+    i32 k = from, m = bundled_from(s, of->apart[round], bundle, &k);
+    i32 a = set_off(w, NULL, of, round, m, s->bytes[m] * of->scale * members, bundle, members);
+    w->active[a].listed = w->bundled_count, w->bundled[w->bundled_count++] = a;
+    w->fresh[w->fresh_count++] = a;
+    branch_all(w, &w->active[a], 1);
+}
+
+static void bundle_over(World *w, i32 a) {
+    i32 last = w->bundled[--w->bundled_count];
+    w->bundled[w->active[last].listed = w->active[a].listed] = last;
+}
+
+/* Take the messages over hot links out of an active bundle; all where fewer than two would be left. */
+static void take_apart(World *w, i32 a) {
+    Active *x = &w->active[a];
+    Instance *of = x->of;
+    const Stage *s = x->stage;
+    i32 bundle = x->bundle, round = x->round, job = of->job, hot = 0, m;
+    for (i32 k = s->bundle.start[bundle]; (m = bundled_from(s, of->apart[round], bundle, &k)) >= 0; k++)
+        hot += is_hot(w, s, m);
+    if (!hot) return;
+    int all = x->members - hot < 2;
+    x->left -= x->rate * (w->now - x->since), x->since = w->now;
+    double each = x->left / x->members, rate = x->rate / x->members;
+    if (x->bottleneck >= 0) mark_dirty(w, x->bottleneck, 0);
+    for (i32 k = s->bundle.start[bundle]; (m = bundled_from(s, of->apart[round], bundle, &k)) >= 0; k++) {
+        if (!all && !is_hot(w, s, m)) continue;
+        x = &w->active[a];
+        branch(w, x, m, -1);
+        put_apart(of, s, round, m);
+        for (i32 h = 0; h < x->hops; h++) w->link[x->link[h]].load -= rate;
+        x->left -= each, x->rate -= rate, x->weight--, x->members--;
+        i32 single = set_off(w, NULL, of, round, m, each, -1, 1);
+        w->fresh[w->fresh_count++] = single;
+    }
+    x = &w->active[a];
+    if (!all) {
+        w->fresh[w->fresh_count++] = a;
+        return;
+    }
+    x->rate = 0;
+    bundle_over(w, a), heap_drop(&w->endings, a), leave_links(w, a, job);
+    w->free_list[w->free_count++] = a;
+}
+
+/* Take bundles apart on links that they fill, or that stop other messages; whether there are any. */
+static int unbundle(World *w) {
+    int found = 0;
+    for (i32 i = 0; i < w->risen_count; i++) {
+        Link *link = &w->link[w->risen[i]];
+        if (link->branches && link->load > link->fair * (1 + EQUAL)) link->hot = found = 1;
+    }
+    for (i32 i = 0; i < w->members; i++) {
+        i32 stop = w->member[i].stop;
+        if (stop >= 0 && w->link[stop].branches) w->link[stop].hot = found = 1;
+    }
+    for (i32 k = found ? w->bundled_count : 0; k-- > 0;) take_apart(w, w->bundled[k]);
+    return found;
 }
 
 static void point_sent(World *w, Point *p);
@@ -1014,9 +1227,11 @@ static void sent(World *w, i32 a) {
     for (Point *q = x->pair, *next; q; q = next) next = q->sharer, q->partner = -1, q->sharer = NULL;
     heap_drop(&w->endings, a);
     leave_links(w, a, x->of->job);
+    i32 message = x->bundle < 0 ? x->message : x->stage->count + x->bundle;
+    if (x->bundle >= 0) branch_all(w, x, -1), bundle_over(w, a);
     w->free_list[w->free_count++] = a;
     if (point) point_sent(w, point);
-    else deliver_later(w, x->stage->delay[x->message], x->of, x->round, x->message);
+    else deliver_later(w, x->stage->delay[x->message], x->of, x->round, message);
 }
 
 /* -- the network: ranks of a collective --------------------------------------------------------- */
@@ -1034,9 +1249,9 @@ static void instance_free(World *w, Instance *of) {
         return;
     }
     if (of->points) points_free(of);
-    if (of->need) for (i32 k = 0; k < f->rounds; k++) free(of->need[k]);
+    if (of->need) for (i32 k = 0; k < f->rounds; k++) free(of->need[k]), free(of->apart[k]);
     free(of->entry), free(of->operation), free(of->count), free(of->at);
-    free(of->need), free(of->left), free(of);
+    free(of->need), free(of->apart), free(of->left), free(of);
 }
 
 static i32 *needs(Instance *of, i32 round) {
@@ -1044,6 +1259,13 @@ static i32 *needs(Instance *of, i32 round) {
     if (!of->need[round])
         of->need[round] = copy_of(f->stages[f->stage_of[round]]->need, f->participants, sizeof(i32));
     return of->need[round];
+}
+
+/* A participant is through with a round. */
+static void leave_round(Instance *of, i32 round) {
+    if (--of->left[round]) return;
+    free(of->need[round]), free(of->apart[round]);
+    of->need[round] = NULL, of->apart[round] = NULL;
 }
 
 static void ended(World *w, Instance *of, i32 rank, double end) {
@@ -1067,7 +1289,7 @@ static void begin_round(World *w, Instance *of, i32 p, i32 round);
 static void finish_round(World *w, Instance *of, i32 p) {
     Flow *f = of->flow;
     i32 round = of->at[p];
-    if (round >= 0 && --of->left[round] == 0) free(of->need[round]), of->need[round] = NULL;
+    if (round >= 0) leave_round(of, round);
     if (round + 1 < f->rounds) {
         begin_round(w, of, p, round + 1);
         return;
@@ -1083,8 +1305,10 @@ static void begin_round(World *w, Instance *of, i32 p, i32 round) {
         Stage *s = f->stages[f->stage_of[round]];
         of->at[p] = round;
         for (i32 k = s->by_gate.start[p]; k < s->by_gate.start[p + 1]; k++) {
-            i32 m = s->by_gate.entry[k];
-            if (!s->posted || s->other[m] < 0 || of->at[s->other[m]] == round)
+            i32 m = s->by_gate.entry[k], bundle = s->bundle_of ? s->bundle_of[m] : -1;
+            if (bundle >= 0) {
+                if (m == s->bundle.entry[s->bundle.start[bundle]]) send_bundle(w, of, round, bundle);
+            } else if (!s->posted || s->other[m] < 0 || of->at[s->other[m]] == round)
                 send(w, of, round, m);
         }
         if (s->posted)
@@ -1094,14 +1318,35 @@ static void begin_round(World *w, Instance *of, i32 p, i32 round) {
             }
         if (needs(of, round)[p]) return;
         if (round + 1 == f->rounds) break;
-        if (--of->left[round] == 0) free(of->need[round]), of->need[round] = NULL;
+        leave_round(of, round);
     }
     finish_round(w, of, p);
+}
+
+/* Let a participant whose last message of a round was delivered go on. */
+static void go_on(World *w, Instance *of, i32 round, i32 p) {
+    if (of->at[p] == round && of->need[round] && !of->need[round][p]) finish_round(w, of, p);
+}
+
+static void deliver_bundle(World *w, Instance *of, const Stage *s, i32 round, i32 bundle) {
+    i32 *need = needs(of, round), m;
+    i32 first = s->bundle.start[bundle], gate = s->gate[s->bundle.entry[first]];
+    for (i32 k = first; (m = bundled_from(s, of->apart[round], bundle, &k)) >= 0; k++) {
+        need[gate]--;
+        if (s->other[m] >= 0) need[s->other[m]]--;
+    }
+    for (i32 k = first; (m = bundled_from(s, of->apart[round], bundle, &k)) >= 0; k++)
+        if (s->other[m] >= 0 && s->other[m] != gate) go_on(w, of, round, s->other[m]);
+    go_on(w, of, round, gate);
 }
 
 static void deliver(World *w, Delivery *d) {
     Instance *of = d->of;
     Stage *s = of->flow->stages[of->flow->stage_of[d->round]];
+    if (d->message >= s->count) {
+        deliver_bundle(w, of, s, d->round, d->message - s->count);
+        return;
+    }
     i32 ends[2] = {s->gate[d->message], s->other[d->message]};
     i32 *need = needs(of, d->round), done = 0;
     for (int e = 0; e < 2; e++)
@@ -1498,7 +1743,7 @@ static i32 only_companion(const World *w, const Point *p) {
     i32 found = -1;
     for (i64 k = s->route[p->message]; k < s->route[p->message + 1]; k++) {
         const Link *link = &w->link[s->link[k]];
-        if (link->steady > 0) return -2;
+        if (link->steady > 0 || link->branches) return -2;
         if (!link->count) continue;
         if (link->count > 1 || (found >= 0 && link->active[0] != found)) return -2;
         found = link->active[0];
@@ -1508,7 +1753,7 @@ static i32 only_companion(const World *w, const Point *p) {
     if (x->weight != 1 || x->of->flow->lasting) return -2;
     for (i32 h = 0; h < x->hops; h++) {
         const Link *link = &w->link[x->link[h]];
-        if (link->steady > 0 || link->count > 1) return -2;
+        if (link->steady > 0 || !has_one(link)) return -2;
         for (i32 i = 0; i < link->points; i++)
             if (link->point[i] != p && !splits_evenly(w, p, link->point[i], x)) return -2;
     }
@@ -2170,6 +2415,7 @@ static Instance *instance_of(World *w, i32 job, Step *step, i32 number, int is_u
     }
     of->at = allocate(f->participants, sizeof(i32));
     of->need = allocate(f->rounds, sizeof(i32 *)), of->left = allocate(f->rounds, sizeof(i32));
+    of->apart = allocate(f->rounds, sizeof(char *));
     for (i32 p = 0; p < f->participants; p++) of->at[p] = -1, of->entry[p] = NAN;
     for (i32 r = 0; r < f->rounds; r++) of->left[r] = f->participants;
     return of;
@@ -2557,8 +2803,8 @@ void world_take(World *w, i64 job) {
     if (old >= 0) step_free(w, j->steps[old]), j->steps[old] = NULL;
 }
 
-/* Messages of a step that are all sent one by one: none of a closed or spliced collective. `only`:
-   those on links on which others may be. */
+/* Messages of a step that are all sent one by one, and bundles: none of a closed or spliced collective.
+   `only`: messages on links on which others may be, also those in bundles. */
 i64 world_messages(World *w, i64 graph, i64 only) {
     const Graph *g = w->graphs[graph];
     i64 found = 0;
@@ -2566,7 +2812,8 @@ i64 world_messages(World *w, i64 graph, i64 only) {
         Flow *f = w->flows[g->flow[k]];
         if (f->closed || is_spliced(w, f)) continue;
         for (i32 n = 0; n < f->stage_count; n++)
-            found += (i64)f->repeats[n] * (only ? f->stages[n]->points : f->stages[n]->count);
+            found += (i64)f->repeats[n]
+                     * (only ? f->stages[n]->points : f->stages[n]->count - f->stages[n]->saved);
     }
     return found;
 }
@@ -2592,7 +2839,7 @@ static void flow_free(Flow *f) {
         free(s->gate), free(s->other), free(s->bytes), free(s->latency), free(s->hop);
         if (s->hops) hops_free(s->hops);
         free(s->narrow), free(s->own), free(s->peak), free(s->route), free(s->link), free(s->delay);
-        free(s->whole);
+        free(s->whole), free(s->bundle_of), free(s->trunk), lists_free(&s->bundle);
         free(s->need), free(s);
     }
     lists_free(&f->members);
@@ -2618,7 +2865,7 @@ void world_free(World *w) {
     void *rest[] = {w->job, w->link, w->present, w->flows, w->graphs, w->rank, w->lane, w->queue,
         w->active, w->free_list,
         w->event, w->event_free, w->delays, w->dirty, w->fresh, w->member, w->filling, w->seats,
-        w->here, w->there, w->sum, w->point_dirty, w->run, w->together};
+        w->here, w->there, w->sum, w->point_dirty, w->run, w->together, w->bundled, w->risen};
     for (size_t k = 0; k < sizeof rest / sizeof *rest; k++) free(rest[k]);
     heap_free(&w->endings), heap_free(&w->events), heap_free(&w->levels);
     free(w);

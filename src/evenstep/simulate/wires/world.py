@@ -144,13 +144,13 @@ class CompiledWorld:
         return enter, end
 
     def messages(self, graph: int, *, shared: bool) -> int:
-        """Messages of a step, of those collectives whose messages are all simulated one by one;
-        `shared`: of these, those on links where others may be."""
+        """Messages of a step, of those collectives whose messages are all simulated one by one, where
+        no bundle comes apart; `shared`: all on links where others may be, also those in bundles."""
         return int(self._c.world_messages(self._world, graph, shared))
 
     @property
     def followed(self) -> int:
-        """Messages simulated one by one, and trains of messages."""
+        """Messages simulated one by one, and trains and bundles of messages."""
         return int(self._c.world_followed(self._world))
 
     @property
