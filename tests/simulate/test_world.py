@@ -326,7 +326,9 @@ def test_bundles_of_an_all_to_all_are_as_if_followed(seed, monkeypatch):
     np.testing.assert_allclose(*found, rtol=TOLERANCE, atol=1e-12)
 
 
-def test_a_rank_of_an_all_to_all_is_an_event_where_only_its_own_links_hold_it_up():
+def test_a_rank_of_an_all_to_all_is_an_event_where_only_its_own_links_hold_it_up(
+    monkeypatch,
+):
     """Each of 64 on 8 nodes sends to 7 of its node and 56 others: two events, and no more rates."""
     ranks, made = 64, []
     asked = scenario(
@@ -334,10 +336,13 @@ def test_a_rank_of_an_all_to_all_is_an_event_where_only_its_own_links_hold_it_up
         "work.kind=collective", "work.operation=all_to_all", "work.gradient_bytes=64MB",
         "work.forward_ms=10", "run.steps=3", noise=[{"kind": "normal"}],
     )  # fmt: skip
-    with pytest.MonkeyPatch.context() as patch:
-        make = simulation.make_world
-        patch.setattr(simulation, "make_world", lambda *given: made.append(make(*given)) or made[-1])
-        simulate(asked)
+
+    def kept(*given):
+        made.append(make_world(*given))
+        return made[-1]
+
+    monkeypatch.setattr(simulation, "make_world", kept)
+    simulate(asked)
     assert made[-1].followed == 3 * 2 * ranks
     assert made[-1].rated <= 3 * 3 * ranks
 

@@ -144,8 +144,8 @@ class CompiledWorld:
         return enter, end
 
     def messages(self, graph: int, *, shared: bool) -> int:
-        """Messages of a step, of those collectives whose messages are all simulated one by one, where
-        no bundle comes apart; `shared`: all on links where others may be, also those in bundles."""
+        """Messages of a step, of those collectives whose messages are all simulated one by one, and
+        bundles; `shared`: only messages on links where others may be, also those in bundles."""
         return int(self._c.world_messages(self._world, graph, shared))
 
     @property
