@@ -101,6 +101,14 @@ def test_a_device_that_is_held_up_in_every_step_hides_what_it_does_not_work_long
     assert not _hidden(_grid(work[:4], device=[True, True]), held[:4], [np.arange(2)]).any()
 
 
+def test_ranks_that_are_all_held_up_tell_nothing_of_what_their_devices_hide():
+    """Two of a program of their own in every step, by 30 ms; the other two compute 10 ms less."""
+    held, work = np.full((10, 4), [30.0, 30.0, 0, 0]), np.full((10, 4), [60.0, 60.0, 50.0, 50.0])
+    grid, apart = _grid(work, device=[True] * 4), [np.arange(2), np.arange(2, 4)]
+    assert not _hidden(grid, held, apart).any()
+    assert _hidden(grid, held, [np.arange(4)])[0].tolist() == [20, 20, 0, 0]
+
+
 def _grid(work, *, device):
     return SimpleNamespace(work_ns=work, graph=SimpleNamespace(device=np.array(device)))
 

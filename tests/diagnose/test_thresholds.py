@@ -1,15 +1,16 @@
 """What is called late, in noise of any shape and in few steps."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from scipy.stats import norm
 
 from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.lateness.case import open_case
 from evenstep.diagnose.lateness.thresholds import (
     above_others,
+    beyond_others,
     chronic_ranks,
     error_of_median,
     late_threshold,
@@ -19,6 +20,7 @@ from evenstep.diagnose.lateness.thresholds import (
     usual_lateness,
 )
 from evenstep.trace.spool.layout import Phase
+from tests.diagnose.graph.by_hand import streams
 from tests.diagnose.synthetic import MS, World
 
 
@@ -40,8 +42,7 @@ def test_equal_ranks_whose_noise_lasts_for_some_steps_are_rarely_late():
         noise = rng.standard_normal((40, 64))
         for step in range(1, 40):
             noise[step] = 0.5 * noise[step - 1] + np.sqrt(0.75) * noise[step]
-        grid = SimpleNamespace(shape=noise.shape, step_ns=np.full(40, 10.0))
-        named += chronic_ranks(above_others(noise), grid, (), contended=False).any()
+        named += chronic_ranks(beyond_others(noise), 10.0, (), contended=False).any()
     assert named <= 8  # as many or more of 60 by a chance of .01
 
 
@@ -50,10 +51,9 @@ def test_two_ranks_later_by_a_deviation_and_a_half_are_known_in_eighteen_steps()
     (Student, 17, .05 / 8). Two and more of these below the mean is one in seventy, and the error,
     which is estimated too, may be twice as large as that: one in five is let be."""
     rng, missed = np.random.default_rng(5), 0
-    grid = SimpleNamespace(shape=(18, 8), step_ns=np.full(18, 10.0))
     for _ in range(40):
         work = rng.standard_normal((18, 8)) + 1.5 * np.isin(np.arange(8), [3, 6])
-        found = chronic_ranks(above_others(work), grid, (), contended=False)
+        found = chronic_ranks(beyond_others(work), 10.0, (), contended=False)
         missed += np.count_nonzero(~found[[3, 6]])
     assert missed <= 16  # of 80
 
@@ -95,6 +95,24 @@ def test_what_is_usual_of_half_the_ranks_is_by_how_much_they_are_later_than_the_
     assert late.std() < 3
 
 
+def test_a_slower_rank_is_later_in_longer_steps():
+    work = np.where(np.arange(20) % 5 < 3, 100.0, 200.0)[:, None] * [1, 1, 1, 1.1]
+    late = usual_excess(work, np.arange(4) == 3)[:, 3]
+    assert late == pytest.approx(0.1 * work[:, 0])
+
+
+def test_of_ranks_half_of_which_are_slower_the_others_noise_hides_few():
+    """16 of 32 by 9 %, in noise of 9 % of a step: the last of the 16 others, whom each would be
+    compared with step by step, is itself usually behind."""
+    work = np.random.default_rng(0).normal(100, 9, (60, 32))
+    work[:, :16] *= 1.09
+    # beside the median of 60 steps, the last of 16 such is 1.8 · 1.25 · 9 / 60 ** .5 = 2.6 behind
+    assert np.median(beyond_others(work), axis=0)[:16].mean() > 9 - 3.5
+    chronic = open_case(streams(work).trace()).delays.chronic
+    assert chronic[:16].sum() >= 13
+    assert not chronic[16:].any()
+
+
 def test_ranks_of_one_program_are_late_together_where_each_alone_may_be_noise():
     """5.5 ms in noise of 8: of 20 steps a median errs by 2.2 ms, that of four ranks' mean by 1.1;
     2.75 times that stands out among 8."""
@@ -102,10 +120,9 @@ def test_ranks_of_one_program_are_late_together_where_each_alone_may_be_noise():
     excess = np.stack([np.random.default_rng(rank).permutation(noise) for rank in range(8)], axis=1)
     excess *= 8 * MS
     excess[:, 4:] += 5.5 * MS
-    grid = SimpleNamespace(step_ns=np.full(20, 100 * MS), shape=(20, 8))
     programs = np.arange(4), np.arange(4, 8)
     together, alone = (
-        chronic_ranks(excess, grid, these, contended=False) for these in (programs, ())
+        chronic_ranks(excess, 100 * MS, these, contended=False) for these in (programs, ())
     )
     assert (together[4:].all(), together[:4].any(), alone[4:].all()) == (True, False, False)
 

@@ -10,7 +10,7 @@ from evenstep.diagnose.lateness.cost import Costs
 from evenstep.diagnose.measure.grid import during, step_grid
 from evenstep.trace.spool.layout import Flag, Kind, Phase
 from tests.diagnose.graph.by_hand import BOOT_NS, MS, Run
-from tests.diagnose.programs import pipeline
+from tests.diagnose.programs import Do, Job, pipeline
 
 STEPS = 24
 TOOK = 3 + 2.0 * (np.arange(STEPS) % 2)  # ms: an all-reduce
@@ -125,12 +125,30 @@ def test_devices_with_less_to_do_wait_for_no_host_that_is_ahead():
     assert gained == pytest.approx(3.0 * (STEPS - 1))
 
 
-def test_a_pause_that_another_rank_s_hides_goes_with_it():
+def test_a_host_that_reads_every_sum_has_no_work_of_its_device_to_issue_meanwhile():
+    """Two sums of a number follow 20 ms of work, of rank 3 30, and hosts read both: so they issue
+    the second as the first is over, and the device waits for that at once."""
+    program = [
+        Do("work", 20 * MS),
+        *(one for _ in range(2) for one in (Do("call", group=0, size=4), Do("read"))),
+        Do("work", 3 * MS, Phase.OPTIMIZER),
+    ]
+    job = Job(
+        ranks=4, groups=[("world", (0, 1, 2, 3))], program=lambda _: program, steps=24, noise=0.02,
+        device=True, issue_ns=lambda *_: 0.1 * MS, slow={3: 1.5},
+    )  # fmt: skip
+    work = np.median(step_grid(job.run().trace()).work_ns, axis=0) / MS
+    assert work == pytest.approx([23, 23, 23, 34.5], rel=0.03)
+
+
+@pytest.mark.parametrize("seen", [1.0, 0.0])
+def test_a_pause_that_another_rank_s_hides_goes_with_it(seen):
     """Hosts issue every `PACE`, a step of work and an all-reduce of 2 ms. In step 10 one is stopped
-    for 20 ms; the other for 1 ms in step 5, and for 12, while its device waits, before step 11."""
+    for 20 ms; the other for 1 ms in step 5, if at all, and for 12, while its device waits, before
+    step 11."""
     run, over = Run(2), 0.0
     issue = np.array([1.0, 1.0])
-    pauses = {(5, 1): 1.0, (10, 0): 20.0, (11, 1): 12.0}
+    pauses = {(5, 1): seen, (10, 0): 20.0, (11, 1): 12.0}
     for step in range(STEPS):
         issue = issue + PACE + np.array([pauses.get((step, rank), 0.0) for rank in range(2)])
         begin = np.maximum(over + WORK, issue)
@@ -148,9 +166,9 @@ def test_a_pause_that_another_rank_s_hides_goes_with_it():
     stops = [
         during(grid, grid.records.of_kind(Kind.PAUSE), of) for of in (overlap, overlap_of_entries)
     ]
-    costs = Costs(grid.graph, {1: (*stops, False)})
+    costs = Costs(grid.graph, {1: (*stops, not seen)})
     late = by_step_and_lane(grid.graph, stops[0]) * 1.0
-    assert (late / MS).sum(axis=0) == pytest.approx([20, 1], abs=0.1)
+    assert (late / MS).sum(axis=0) == pytest.approx([20, seen], abs=0.1)
     assert saved(grid.graph, costs.relieved(1, late, np.zeros(2, bool), 0 * late)) == pytest.approx(
         20, abs=0.1
     )

@@ -107,7 +107,7 @@ def _in_stream(rows: Columns, gaps: Gaps) -> tuple[Array, Array]:
     anywhere = on_all_lanes(rows, gaps.row, told, gaps.pair)[gaps.pairs]
     slack = rows.slack_ns if "slack_ns" in rows else np.full(len(rows), NO_HOST)
     told &= slack[gaps.row] >= 0
-    issuing = told & (np.diff(rows.enter_ns - slack)[gaps.row - 1] > LAUNCH_NS)
+    issuing = told & ~gaps.idle & (np.diff(rows.enter_ns - slack)[gaps.row - 1] > LAUNCH_NS)
     follows = anywhere | on_all_lanes(rows, gaps.row, told, gaps.kind)
     return follows, means(issuing, gaps.kind) > MOST
 

@@ -15,7 +15,6 @@ import numpy as np
 
 from evenstep.diagnose.graph.structure import (
     Graph,
-    by_step_and_lane,
     quantiles,
     row_hash,
     row_numbers,
@@ -338,29 +337,21 @@ def _parts(graph: Graph, passed: _Passed, usual: Array) -> _Parts:
     return parts.select((parts.batch >= 0) & (usual[parts.row] > 0) & (parts.share > 0))
 
 
-def more_by_direction(graph: Graph) -> Array:
-    """The part of each row's own work before messages to later lanes, or to earlier ones, that its
-    lane usually has more than others: forward and backward of a pipeline's stages between the first
-    and the last, which do both before they send. (rows,), ns; 0 where it is not known for whom most
-    messages are."""
-    found, rows, lanes = np.zeros(len(graph.rows)), graph.rows, len(graph.ranks)
+def work_by_direction(graph: Graph) -> list[Array]:
+    """Each row's own work before messages to earlier lanes, and to later ones: backward and forward
+    of a pipeline's stages between the first and the last, which do both before they send. Two of
+    (rows,), ns; none where it is not known for whom most messages are."""
+    rows, lanes = graph.rows, len(graph.ranks)
     source, target = (ends[rows.enter] for ends in message_ends(graph))
     sends = np.flatnonzero((source == rows.lane) & (target >= 0))
     if len(sends) <= NEARLY_ALL * np.count_nonzero(source == rows.lane):
-        return found
+        return []
     following = np.append(sends, -1)[np.searchsorted(sends, np.arange(len(rows)))]
     same = (rows.lane[following] == rows.lane) & (rows["index"][following] == rows["index"])
     way = np.where((following >= 0) & same, np.sign(target - rows.lane)[following], 0)
     both = [np.bincount(rows.lane[way == one], minlength=lanes) > 0 for one in (-1, 1)]
-    between = np.flatnonzero(both[0] & both[1])
-    for one in (-1, 1) if len(between) > 1 else ():
-        mine = np.where(way == one, graph.own_ns, 0.0)
-        usual = np.median(by_step_and_lane(graph, mine), axis=0)[between]
-        others = [np.median(np.delete(usual, at)) for at in range(len(between))]
-        more = np.zeros(lanes)
-        more[between] = np.maximum(usual - others, 0.0) / np.maximum(usual, 1.0)
-        found += mine * more[rows.lane]
-    return found
+    between = np.all(both, axis=0)[rows.lane]
+    return [np.where(between & (way == one), graph.own_ns, 0.0) for one in (-1, 1)]
 
 
 class _Passed(NamedTuple):

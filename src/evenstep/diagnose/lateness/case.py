@@ -10,9 +10,10 @@ import numpy as np
 
 from evenstep import words
 from evenstep.diagnose.finding import Where
-from evenstep.diagnose.graph.peers import more_by_direction
+from evenstep.diagnose.graph.peers import work_by_direction
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.graph.structure import (
+    Graph,
     begun_ns,
     by_step_and_lane,
     overlap_of_entries,
@@ -37,7 +38,7 @@ from evenstep.diagnose.measure.links import Traffic, flows_of_groups
 from evenstep.diagnose.measure.stuck import Stuck, stuck
 from evenstep.diagnose.measure.transfers import Shape, Transfers, shapes, transfers
 from evenstep.statistics.interval import Share, share_of
-from evenstep.trace.columns import Array
+from evenstep.trace.columns import Array, largest_of
 from evenstep.trace.spool.layout import Flag, Kind, Phase
 from evenstep.trace.trace import Trace
 
@@ -447,15 +448,38 @@ def _in_phases(grid: StepGrid) -> Array:
     """The part of each row's own work that its lane's phases, or what is neither in a phase nor
     compute of its device, usually have more than the others'; without phases what is done with
     micro-batches on one of their two ways."""
-    graph, lane, more = grid.graph, grid.graph.rows.lane, np.zeros(len(grid.graph.rows))
-    parts = [(in_phase(grid, phase), grid.phase_ns[phase]) for phase in WORK_PHASES[:-1]]
+    graph, lane = grid.graph, grid.graph.rows.lane
+    parts = [in_phase(grid, phase) for phase in WORK_PHASES[:-1]]
     spans = grid.records.of_kind(Kind.SPAN)
     computed = during(grid, spans.select((spans.flags & int(Flag.ON_DEVICE)) != 0))
     profiled = np.asarray(grid.device_ns.any(axis=0))
     known = ~graph.device | ~np.isnan(grid.computed_ns).any(axis=0)
-    spent = np.where(profiled[lane], computed, sum(own for own, _ in parts))
-    rest = np.where(known[lane], np.maximum(graph.own_ns - spent, 0.0), 0.0)
-    for own, whole in (*parts, (rest, by_step_and_lane(graph, rest))):
-        usual = np.maximum(np.median(above_others(whole), axis=0), 0.0)
-        more += own * (usual / np.maximum(np.median(whole, axis=0), 1.0))[lane]
-    return more if more.any() else more_by_direction(graph)
+    spent = np.where(profiled[lane], computed, sum(parts))
+    parts.append(np.where(known[lane], np.maximum(graph.own_ns - spent, 0.0), 0.0))
+    more = _more_in_turn(graph, parts)
+    return more if more.any() else _more_in_turn(graph, work_by_direction(graph))
+
+
+def _more_in_turn(graph: Graph, parts: Sequence[Array]) -> Array:
+    """The part of each row's own work, ns, that its lane usually has more than the others with any
+    of these parts of it: turn by turn where all of them have as many in every step, as each stage
+    does the same forwards in the same order, though not in equally large chunks of the model."""
+    found, shape = np.zeros(len(graph.rows)), (len(graph.steps), len(graph.ranks))
+    cell = graph.rows["index"] * shape[1] + graph.rows.lane
+    for part in parts:
+        longest = largest_of(part, cell, shape[0] * shape[1], least=0.0)
+        rows = np.flatnonzero(part > MINOR * longest[cell])
+        rows = rows[np.argsort(cell[rows], kind="stable")]
+        count = np.bincount(cell[rows], minlength=len(longest)).reshape(shape)
+        mine = np.flatnonzero(count.any(axis=0))
+        if len(mine) < 2:
+            continue
+        turns = int(count.max()) if (count[:, mine] == count.max()).all() else 1
+        whole = part[rows] if turns > 1 else by_step_and_lane(graph, part)[:, mine]
+        done = np.moveaxis(whole.reshape(shape[0], len(mine), turns), 2, 0)
+        above = above_others(done.reshape(-1, len(mine))).reshape(done.shape)
+        ratio = np.zeros((shape[1], turns))
+        ratio[mine] = np.maximum(np.median(above / np.maximum(done, 1.0), axis=1), 0.0).T
+        turn = np.arange(len(rows)) - np.searchsorted(cell[rows], cell[rows])
+        found[rows] += part[rows] * ratio[graph.rows.lane[rows], turn if turns > 1 else 0]
+    return found

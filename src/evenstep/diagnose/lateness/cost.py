@@ -115,14 +115,16 @@ class Costs:
         """Cells (steps × lanes) without their lateness for this cause: taken from where its records
         lie, if there are any, else from where the cell does more than others, or where the lane's
         `usual` cells (or lanes, of which all are) do, beside what they are late for other causes
-        that are `recorded_ns`. Of a late lane, what the records of other steps hid goes, too."""
+        that are `recorded_ns`. Of a late lane, what the records of other steps hid goes, too; what
+        holds up others goes from all cells, as what another's hid would then come to light."""
         if cause not in self.on_record_ns:
             return self._like_others(late_ns, usual, recorded_ns)
         recorded, beside, holds_up = self.on_record_ns[cause]
         rows = self.graph.rows
         whole = by_step_and_lane(self.graph, recorded)
         part = np.minimum(late_ns / np.maximum(whole, 1), 1.0)
-        hidden = (whole == 0) & late_ns.any(axis=0)  # behind what the lane waited for
+        # behind what the lane waited for
+        hidden = late_ns <= 0 if holds_up else (whole == 0) & late_ns.any(axis=0)
         less = recorded * part[rows["index"], rows.lane]
         sooner = beside * np.where(hidden, 1.0, part)[rows["index"], rows.lane]
         sooner *= self.graph.device[rows.lane]

@@ -24,6 +24,7 @@ from evenstep.diagnose.lateness.thresholds import (
     NEAR_STEPS,
     above_others,
     above_peers,
+    beyond_others,
     chronic_ranks,
     late_threshold,
     local_median,
@@ -94,7 +95,7 @@ def attribute(grid: StepGrid, costs: Costs, *, contended: bool) -> Delays:
     """Find late cells and what they cost. `contended`: ranks compete for cores on their hosts."""
     if not grid.start_ns.size:
         return _no_delays(grid)
-    step = float(np.median(grid.step_ns))
+    step = float(np.median(costs.seen_ns if grid.graph.device.any() else grid.step_ns))
     late, work = {}, grid.work_ns.astype(float)
     waits = _core_waits(grid, contended=contended)
     explained = np.zeros(grid.shape)
@@ -105,13 +106,13 @@ def attribute(grid: StepGrid, costs: Costs, *, contended: bool) -> Delays:
         late[cause] = np.where(beyond > CHRONIC_SHARE / 2 * step, beyond, 0.0)
         explained += np.clip(whole - _hidden(grid, late[cause], programs), 0, left)
     work -= explained
-    excess, (behind, ahead) = above_others(work), costs.at_barriers_ns(grid.graph.own_ns)
+    excess, (behind, ahead) = beyond_others(work), costs.at_barriers_ns(grid.graph.own_ns)
     ahead, behind = grid.from_sampled(ahead), grid.from_sampled(behind)
     made_up = np.clip(behind - local_median(excess), 0.0, ahead) * (behind > 0)  # for nothing
     excess = excess + made_up
     noise = min(noise_of(work), noise_of(excess))  # one has what all share, one what others have
     turns = late_in_turns(excess, NAMED * step)
-    chronic = chronic_ranks(excess, grid, programs, contended=contended) & ~turns.any(axis=0)
+    chronic = chronic_ranks(excess, step, programs, contended=contended) & ~turns.any(axis=0)
     varies = excess if len(chronic) > 2 else work  # of two ranks, one mirrors the other's delays
     varying = unsteady(varies)
     steady = ~(chronic | varying | turns.any(axis=0))
@@ -182,12 +183,15 @@ def _recorded_causes(
 
 def _hidden(grid: StepGrid, held: Array, programs: Sequence[Array]) -> Array:
     """The part of what held hosts up, (steps, ranks), that their devices hid by going on: what such
-    steps do not work longer than calm ones, or with few calm ones than other ranks of the program.
+    steps do not work longer than calm ones, or with few calm ones than calm ranks of the program.
     It counts where its median stands out of the noise, and at most twice that."""
     work, found = grid.work_ns, np.zeros(held.shape)
     if not grid.graph.device.any():
         return found
-    calm, usual = np.where(held > 0, np.nan, work), work - above_peers(work, programs)
+    calm, usual = np.where(held > 0, np.nan, work), np.full(held.shape, np.nan)
+    for ranks in programs:
+        told = np.flatnonzero((held[:, ranks] <= 0).any(axis=1))
+        usual[np.ix_(told, ranks)] = np.nanmedian(calm[np.ix_(told, ranks)], axis=1)[:, None]
     often = np.count_nonzero(~np.isnan(calm), axis=0) >= FEWEST_STEPS
     usual[:, often] = np.nanmedian(calm[:, often], axis=0)
     hidden = np.where((held > 0) & grid.graph.device, held - (work - usual), np.nan)
@@ -251,8 +255,8 @@ def _delay(
     around, in proportion to their work; and which are as late as that, give or take the noise."""
     cells = cells & (cells.sum(axis=0) >= FEWEST_STEPS)
     always = np.asarray(cells.all(axis=0))
-    more = np.where(always, usual_excess(work, always) + made_up, usual_of(excess, cells))
-    more *= work / np.maximum(usual_of(work, cells), 1.0)
+    part = usual_of(excess / np.maximum(work, 1.0), cells)
+    more = np.where(always, usual_excess(work, always) + made_up, part * work)
     as_ever = cells & (np.abs(excess - more) <= event)
     return np.where(as_ever, np.maximum(more, 0.0), np.maximum(excess, 0.0)), as_ever
 

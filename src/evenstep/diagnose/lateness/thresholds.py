@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from evenstep.diagnose.levels import FEWEST, MOST, NAMED, SIGMAS
-from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.statistics.interval import BLOCK_STEPS, MAD_SIGMA, student, z
 from evenstep.trace.columns import Array
 
@@ -52,17 +51,17 @@ def set_apart(excess: Array, event: float) -> bool:
 
 
 def chronic_ranks(
-    excess: Array, grid: StepGrid, programs: Sequence[Array], *, contended: bool
+    excess: Array, step_ns: float, programs: Sequence[Array], *, contended: bool
 ) -> Array:
-    """Ranks whose excess is in most steps worth naming and, where ranks compete for cores
-    (`contended`), beyond its own scatter, and whose median stands out of the noise (one-sided,
-    Bonferroni); or the mean median of all ranks (columns) of a program, as of a stage."""
+    """Ranks whose excess is in most steps worth naming, beside `step_ns`, and where ranks compete
+    for cores (`contended`), beyond its own scatter, and whose median stands out of the noise (one-
+    sided, Bonferroni); or the mean median of all ranks (columns) of a program, as of a stage."""
     if len(excess) < FEWEST_STEPS:
-        return np.zeros(grid.shape[1], bool)
+        return np.zeros(excess.shape[1], bool)
     usual = np.quantile(excess, 1 - CHRONIC_STEPS, axis=0)
     least = _spread(excess) if contended else 0.0
-    floor = np.maximum(CHRONIC_SHARE * np.median(grid.step_ns), least)
-    reach = student(len(excess) - 1, 1 - BY_CHANCE / grid.shape[1])
+    floor = np.maximum(CHRONIC_SHARE * step_ns, least)
+    reach = student(len(excess) - 1, 1 - BY_CHANCE / excess.shape[1])
     found = (usual > floor) & (np.median(excess, axis=0) > reach * error_of_median(excess))
     for ranks in programs:
         whole = excess[:, ranks].mean(axis=1, keepdims=True)
@@ -138,10 +137,14 @@ def _spread(values: Array) -> Array:
 
 def usual_excess(work: Array, chronic: Array) -> Array:
     """Each rank's usual own work above that of the ranks that are not chronically late, around each
-    step: the median of its differences from theirs. (steps, ranks)."""
+    step, in proportion to its work: the median part by which it differs from theirs. (steps, ranks)
+    """
+    spent = np.maximum(work, 1.0)
     if not chronic.any() or chronic.all():
-        return above_others(local_median(work - np.median(work, axis=1, keepdims=True)))
-    return local_median(work - np.median(work[:, ~chronic], axis=1, keepdims=True))
+        usual = above_others(local_median(work - np.median(work, axis=1, keepdims=True)))
+        return np.asarray(usual * work / local_median(spent))
+    apart = work - np.median(work[:, ~chronic], axis=1, keepdims=True)
+    return local_median(apart / spent) * work
 
 
 def local_median(values: Array) -> Array:
@@ -161,6 +164,15 @@ def usual_of(values: Array, cells: Array) -> Array:
 
 
 # -- relative to the other ranks -------------------------------------------------------------------
+
+
+def beyond_others(work: Array) -> Array:
+    """Each rank's work above that of the others, step by step: their middle is that of what each
+    has beyond its usual work, beside the middle of their usual work. Where half of them are late,
+    the middle of the work itself would be the one with most noise on one of the two sides."""
+    apart = work - np.median(work, axis=1, keepdims=True)
+    usual = np.median(apart, axis=0, keepdims=True)
+    return above_others(apart - usual) + above_others(usual)
 
 
 def above_others(values: Array) -> Array:
