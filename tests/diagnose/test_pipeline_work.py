@@ -9,7 +9,7 @@ from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.graph import gaps
 from evenstep.diagnose.graph.peers import work_by_direction
 from evenstep.diagnose.graph.structure import by_step_and_lane
-from evenstep.diagnose.lateness.case import _in_phases, _more_in_turn
+from evenstep.diagnose.lateness.case import _in_phases, _more
 from evenstep.diagnose.measure.grid import step_grid
 from evenstep.trace.spool.layout import Kind, Phase
 from tests.diagnose.pipelines import Pipeline
@@ -42,7 +42,7 @@ def test_a_stage_slow_with_backward_alone_has_more_of_that_alone(device):
         ]
 
     graph = step_grid(replace(job, program=slow).run().trace()).graph
-    more = _more_in_turn(graph, work_by_direction(graph))
+    more = sum(_more(graph, part, in_turn=True) for part in work_by_direction(graph))
     expected = np.where(np.arange(8) // 2 == 1, 8 * 3.0, 0.0)
     assert np.median(by_step_and_lane(graph, more), axis=0) / MS == pytest.approx(expected, abs=0.5)
     assert more[np.abs(graph.own_ns / MS - 11) < 0.5].sum() > 0.99 * more.sum()
@@ -71,7 +71,7 @@ def test_a_stage_that_is_slow_with_one_of_its_chunks_has_more_of_that_alone():
 def test_the_only_stage_between_two_has_nobody_whose_backward_is_usual():
     slow = pipeline(stages=3, replicas=1, steps=8, slow={1: 1.5}).run()
     graph = step_grid(slow.trace()).graph
-    assert not _more_in_turn(graph, work_by_direction(graph)).any()
+    assert not any(_more(graph, part).any() for part in work_by_direction(graph))
 
 
 @pytest.mark.parametrize("stage", [0, 3])

@@ -445,41 +445,40 @@ def _on_record(grid: StepGrid) -> dict[int, tuple[Array, Array, bool]]:
 
 
 def _in_phases(grid: StepGrid) -> Array:
-    """The part of each row's own work that its lane's phases, or what is neither in a phase nor
-    compute of its device, usually have more than the others'; without phases what is done with
-    micro-batches on one of their two ways."""
+    """The part of each row's own work that its lane usually has more than the others: of phases, or
+    without any of what is done with micro-batches on either of their ways, turn by turn; and of
+    what is neither that nor compute of its device."""
     graph, lane = grid.graph, grid.graph.rows.lane
     parts = [in_phase(grid, phase) for phase in WORK_PHASES[:-1]]
+    parts = parts if np.any(parts) else work_by_direction(graph)
     spans = grid.records.of_kind(Kind.SPAN)
     computed = during(grid, spans.select((spans.flags & int(Flag.ON_DEVICE)) != 0))
     profiled = np.asarray(grid.device_ns.any(axis=0))
     known = ~graph.device | ~np.isnan(grid.computed_ns).any(axis=0)
     spent = np.where(profiled[lane], computed, sum(parts))
-    parts.append(np.where(known[lane], np.maximum(graph.own_ns - spent, 0.0), 0.0))
-    more = _more_in_turn(graph, parts)
-    return more if more.any() else _more_in_turn(graph, work_by_direction(graph))
+    rest = np.where(known[lane], np.maximum(graph.own_ns - spent, 0.0), 0.0)
+    return _more(graph, rest) + sum(_more(graph, part, in_turn=True) for part in parts)
 
 
-def _more_in_turn(graph: Graph, parts: Sequence[Array]) -> Array:
-    """The part of each row's own work, ns, that its lane usually has more than the others with any
-    of these parts of it: turn by turn where all of them have as many in every step, as each stage
-    does the same forwards in the same order, though not in equally large chunks of the model."""
+def _more(graph: Graph, part: Array, *, in_turn: bool = False) -> Array:
+    """How much of this part of each row's own work, ns, its lane usually has more than others that
+    have some. `in_turn`: in each turn, where all have as many, as every stage does the same
+    forwards in one order, but not all with chunks of the model that are equally large."""
     found, shape = np.zeros(len(graph.rows)), (len(graph.steps), len(graph.ranks))
     cell = graph.rows["index"] * shape[1] + graph.rows.lane
-    for part in parts:
-        longest = largest_of(part, cell, shape[0] * shape[1], least=0.0)
-        rows = np.flatnonzero(part > MINOR * longest[cell])
-        rows = rows[np.argsort(cell[rows], kind="stable")]
-        count = np.bincount(cell[rows], minlength=len(longest)).reshape(shape)
-        mine = np.flatnonzero(count.any(axis=0))
-        if len(mine) < 2:
-            continue
-        turns = int(count.max()) if (count[:, mine] == count.max()).all() else 1
-        whole = part[rows] if turns > 1 else by_step_and_lane(graph, part)[:, mine]
-        done = np.moveaxis(whole.reshape(shape[0], len(mine), turns), 2, 0)
-        above = above_others(done.reshape(-1, len(mine))).reshape(done.shape)
-        ratio = np.zeros((shape[1], turns))
-        ratio[mine] = np.maximum(np.median(above / np.maximum(done, 1.0), axis=1), 0.0).T
-        turn = np.arange(len(rows)) - np.searchsorted(cell[rows], cell[rows])
-        found[rows] += part[rows] * ratio[graph.rows.lane[rows], turn if turns > 1 else 0]
+    longest = largest_of(part, cell, shape[0] * shape[1], least=0.0)
+    rows = np.flatnonzero(part > MINOR * longest[cell])
+    rows = rows[np.argsort(cell[rows], kind="stable")]
+    count = np.bincount(cell[rows], minlength=len(longest)).reshape(shape)
+    mine = np.flatnonzero(count.any(axis=0))
+    if len(mine) < 2:
+        return found
+    even = in_turn and bool((count[:, mine] == count.max()).all())
+    done = part[rows] if even else by_step_and_lane(graph, part)[:, mine]
+    done = np.moveaxis(done.reshape(shape[0], len(mine), -1), 2, 0)
+    above = above_others(done.reshape(-1, len(mine))).reshape(done.shape)
+    ratio = np.zeros((shape[1], len(done)))
+    ratio[mine] = np.maximum(np.median(above / np.maximum(done, 1.0), axis=1), 0.0).T
+    turn = (np.arange(len(rows)) - np.searchsorted(cell[rows], cell[rows])) * even
+    found[rows] = part[rows] * ratio[graph.rows.lane[rows], turn]
     return found

@@ -169,14 +169,13 @@ def _recorded_causes(
     more = np.min([np.maximum(above_others(one), 0.0) / one for one in spent], axis=0)
     ready = above_others(waits_ns) - more * waits_ns
     loading = grid.phase_ns[Phase.INPUT] - starved_ns
-    apart = above_peers(loading, programs)
     # a beat before a stop is part of its record
     stood = np.clip(above_others(grid.work_ns), 0, grid.stood_ns)
     return [
         (Cause.STOP, stood, stood),
         (Cause.COLLECTOR, grid.pause_ns, grid.pause_ns),
         (Cause.CHECKPOINT, writing, above_others(writing)),
-        (Cause.INPUT, loading, np.where(np.isnan(apart), above_others(loading), apart)),
+        (Cause.INPUT, loading, above_peers(loading, programs)),
         (Cause.CONTENTION, ready, ready),
     ]
 

@@ -139,12 +139,10 @@ def usual_excess(work: Array, chronic: Array) -> Array:
     """Each rank's usual own work above that of the ranks that are not chronically late, around each
     step, in proportion to its work: the median part by which it differs from theirs. (steps, ranks)
     """
-    spent = np.maximum(work, 1.0)
-    if not chronic.any() or chronic.all():
-        usual = above_others(local_median(work - np.median(work, axis=1, keepdims=True)))
-        return np.asarray(usual * work / local_median(spent))
-    apart = work - np.median(work[:, ~chronic], axis=1, keepdims=True)
-    return local_median(apart / spent) * work
+    apart = beyond_others(work)
+    if chronic.any() and not chronic.all():
+        apart = work - np.median(work[:, ~chronic], axis=1, keepdims=True)
+    return local_median(apart / np.maximum(work, 1.0)) * work
 
 
 def local_median(values: Array) -> Array:
@@ -192,8 +190,8 @@ def above_others(values: Array) -> Array:
 
 
 def above_peers(values: Array, programs: Sequence[Array]) -> Array:
-    """The same beside the other ranks of a program (columns), step by step; nan without any."""
-    found = np.full(values.shape, np.nan)
+    """The same beside the other ranks of a program (columns), where it has any."""
+    found = above_others(values)
     for ranks in programs:
         if len(ranks) > 1:
             found[:, ranks] = above_others(values[:, ranks])
