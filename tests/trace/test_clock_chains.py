@@ -122,6 +122,25 @@ def test_messages_both_ways_place_a_clock_and_one_way_does_not():
     assert sharpen(both.trace(), placed) == placed  # by collectives, of which there are none
 
 
+@pytest.mark.parametrize("set_by", [0.0, 0.5e9])
+def test_a_ring_of_messages_that_go_one_way_places_all_its_clocks_and_none_behind_it(set_by):
+    """Also where one of them is set in the middle of the run."""
+    for seed in range(6):
+        job = Job(6, seed)
+        job.groups.append(Group("g", "", tuple(range(6))))
+        job.set_at[2], job.set_by[2] = 1.003e12, set_by
+        for rank in range(5):
+            job.messages(rank, (rank + 1) % 5)
+        job.messages(4, 5)
+        clocks = align(job.trace())
+        assert clocks.unplaced == (5,)
+        for rank in range(1, 5):
+            for true in (np.linspace(1.0005e12, 1.0025e12, 50), TRUE - 49.6e9):
+                error, bar = job.error(clocks, rank, true)
+                assert (error <= bar + 2).all()
+                assert np.median(error) < 2 * FLOOR_NS
+
+
 def test_a_broadcast_and_a_reduce_bound_a_clock_from_both_sides():
     job = Job(2, 2)
     job.together([0, 1], Op.BROADCAST)

@@ -5,7 +5,7 @@ rank leaves before those it depends on have entered, so with the offset added to
 exit >= enter in both directions (`crossings` collects these bounds, `bounds` combines them). The
 clock that most ranks share is the reference. Clocks that share an operation with it are placed
 first, then those that share one with a placed clock, and so on: a bound through another clock is
-looser by that clock's own error.
+looser by that clock's own error. Last come those that messages bound around a circle only.
 
 If a host is always late, these bounds hold but are one-sided: only the exits of the other hosts are
 tight, and the middle is off by half the lateness. Exits of ranks that wait for the same collective
@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evenstep.trace.clocks.bounds import OffsetLine, line
+from evenstep.trace.clocks.bounds import DRIFT, OffsetLine, line
 from evenstep.trace.clocks.crossings import Crossings, crossings
-from evenstep.trace.columns import Array, Columns, rows_by_key
+from evenstep.trace.columns import Array, Columns, key_numbers, rows_by_key
 from evenstep.trace.trace import Trace
 
 
@@ -101,15 +101,75 @@ def _place(table: Crossings, found: list[OffsetLine | None]) -> None:
         two_sided = (np.isfinite(low) | np.isfinite(high)) & ((lows > 0) & (highs > 0))[table.clock]
         reached = np.unique(table.clock[two_sided & ~placed[table.clock]])
         new = [int(clock) for clock in reached if int(clock) not in tried]
-        if not new:
-            return
         for clock in new:
             tried.add(clock)
             mine = np.flatnonzero((table.clock == clock) & two_sided)
             own = np.where(np.isfinite(table.entry[mine]), table.entry[mine], table.exit[mine])
             drawn, base = line(when[mine], own, low[mine], high[mine]), int(table.base[clock])
             found[clock] = drawn and drawn.moved(base, int(table.base[0]) - base)
+        if not (new := new or _place_in_circles(table, found)):
+            return
         tried = tried if all(found[clock] is None for clock in new) else set()
+
+
+PARTS = 64  # of a run, at most, in each of which bounds are added up
+HALVINGS = 12  # until the delay that all messages may have is known
+
+
+def _place_in_circles(table: Crossings, found: list[OffsetLine | None]) -> list[int]:
+    """Place clocks that messages bound on one side through some clocks and on the other through
+    others, as those of a ring in which all go one way: by the tightest bounds along any path, in
+    each part of the run. As which message takes how long does not show, the quickest ones between
+    any two clocks are taken to need the same time. Returns the clocks that were placed."""
+    first = np.flatnonzero(np.diff(table.operation) == 0)
+    sent, received = np.hstack([(first, first + 1), (first + 1, first)])
+    known = np.isfinite(table.entry[sent]) & np.isfinite(table.exit[received])
+    sent, received = sent[known], received[known]
+    lost = [clock for clock, offset in enumerate(found) if offset is None]
+    if not np.isin(lost, table.clock[sent]).any():
+        return []
+    ends, time = table.clock[[sent, received]], np.maximum(table.exit[received], 0.0)
+    edge = key_numbers(*ends)
+    edges = ends[:, np.unique(edge, return_index=True)[1]]
+    width = float(time.max() + 1) / np.clip(np.bincount(edge).min() // 2, 1, PARTS)
+    part = (time / width).astype(int)
+    within = np.full((part.max() + 1, len(edges.T)), np.inf)
+    np.minimum.at(within, (part, edge), table.exit[received] - table.entry[sent])
+    reach, even = np.full((2, len(within), 2, len(found)), np.inf)
+    for number, delay in enumerate(within):
+        bounds, least = _along_paths(delay, edges, len(found)), 0.0
+        if bounds is None:
+            continue
+        reach[number] = bounds
+        for step in delay[np.isfinite(delay)].max() / 2.0 ** np.arange(1, HALVINGS):
+            closer = _along_paths(delay - least - step, edges, len(found))
+            if closer is not None:
+                bounds, least = closer, least + step
+        even[number] = bounds
+    at = (np.arange(len(within)) + 0.5) * width
+    for clock in lost:
+        seen = np.isfinite(reach[..., clock]).all(axis=1)
+        middle = even[seen, :, clock] @ (0.5, -0.5)
+        wide = reach[seen, :, clock].mean(axis=1) + DRIFT * width
+        if seen.any() and (drawn := line(at[seen], at[seen], middle - wide, middle + wide)):
+            base = int(table.base[clock])
+            found[clock] = drawn.moved(base, int(table.base[0]) - base)
+    return [clock for clock in lost if found[clock] is not None]
+
+
+def _along_paths(delay_ns: Array, edges: Array, clocks: int) -> Array | None:
+    """By how much at most every clock is ahead of the reference, and behind it, if messages from
+    clock to clock (two of (edges,)) took at least nothing and seemed to take so long (inf: none
+    seen): (2, clocks), by Bellman and Ford; None where the delays around a circle are negative."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import NegativeCycleError, bellman_ford
+
+    there = np.isfinite(delay_ns)
+    graph = csr_array((delay_ns[there], edges[:, there]), shape=(clocks, clocks))
+    try:
+        return np.array([bellman_ford(one, indices=0) for one in (graph.T.tocsr(), graph)])
+    except NegativeCycleError:
+        return None
 
 
 def _on_common_time(table: Crossings, found: list[OffsetLine | None]) -> tuple[Array, Array]:
