@@ -24,7 +24,7 @@ BUDGET = {
     "attachment": 535,
     "cli": 4904,  # an algorithm without effect is told, messages are calibrated
     "compiled": 220,
-    "diagnose": 16513,  # what late hosts hide has errors, as an all-reduce waits for the last rank;
+    "diagnose": 16530,  # what late hosts hide has errors, as an all-reduce waits for the last rank;
     # replicas of several ranks are projected
     "doctor": 1808,
     "explain": 640,  # rows of software that is not modelled are marked
@@ -40,7 +40,7 @@ BUDGET = {
     "scenario": 1252,  # fields without effect are told, of failures, prices and repairs too
     "simulate": 8493,  # an algorithm without effect is told; links are fitted to messages, too
     "statistics": 756,
-    "trace": 5977,  # marks of who waits to join are a run's
+    "trace": 6037,  # marks of who waits to join are a run's
     "watch": 1700,  # parts of a step that it has not are not named
     "workers": 279,
 }

@@ -148,6 +148,11 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def every(period: float) -> str:
+    """How often what has a period of so many steps recurs: "every 10 steps"."""
+    return f"every {period:.3g} steps" if period > 2.5 else "in every other step"
+
+
 def ranks(numbers: Sequence[int]) -> str:
     """Such as "rank 7", "ranks 0, 1 and 8" or "ranks 0-3 and 8"; of many "…, 14 and 1,020 more"."""
     parts = [part for run in format_ranks(numbers).split(",") for part in _pair(run)]

@@ -273,6 +273,15 @@ def test_who_is_slow_at_an_evaluation_of_all_is_slow_at_it_as_at_other_work():
     assert not found["checkpoint_stall"].where.ranks
 
 
+def test_who_evaluates_alone_does_so_though_the_others_look_whether_to():
+    table = np.zeros((60, 4))
+    table[10::10], table[10::10, 2] = 0.005 * MS, 300 * MS
+    world = World().delayed(Phase.EVALUATION, table)
+    (found,) = diagnose(world.trace()).findings
+    assert (found.mode, found.where.ranks) == ("checkpoint_stall", [2])
+    assert found.severity == pytest.approx(world.injected_share(), rel=0.01)
+
+
 @pytest.mark.parametrize(("every", "first", "stops"), [(1, 0, False), (2, 0, True), (2, 1, True)])
 def test_what_every_step_evaluates_is_part_of_its_work(every, first, stops):
     """Not so what every other step does, be it the first and last."""
@@ -467,7 +476,7 @@ def test_ranks_late_in_all_phases_are_one_finding_whichever_is_a_little_more():
 
 
 @pytest.mark.parametrize(
-    ("every", "told"), [(1, "inside backward"), (2, "in 50 % of the steps inside backward")]
+    ("every", "told"), [(1, "inside backward"), (2, "in every other step inside backward")]
 )
 def test_a_rank_that_is_late_in_half_of_the_steps_is_said_to_be(every, told):
     """Its lateness is that of these steps, the cost is spread over all."""

@@ -13,7 +13,7 @@ from evenstep.diagnose.lateness.case import _in_phases, _more
 from evenstep.diagnose.measure.grid import step_grid
 from evenstep.trace.spool.layout import Kind, Phase
 from tests.diagnose.pipelines import Pipeline
-from tests.diagnose.programs import Do, pipeline
+from tests.diagnose.programs import Do, pipeline, ring
 from tests.diagnose.synthetic import MS
 
 
@@ -159,3 +159,14 @@ def test_hosts_that_run_ahead_of_a_slow_device_do_not_tell_where_in_the_step_it_
     assert (found.mode, list(found.where.ranks)) == ("straggler", [3])
     assert found.title.startswith("Slow steps")
     assert "no phases tell where" in found.cause
+
+
+@pytest.mark.parametrize("forwards_first", [True, False])
+def test_that_a_pipeline_of_equal_stages_fills_and_drains_is_what_its_ranks_wait_for(
+    forwards_first,
+):
+    """Stages idle for 3 of the 11 turns that 8 micro-batches take; those of a ring have none."""
+    said = diagnose(pipeline(noise=0.01, forwards_first=forwards_first).run().trace()).verdict
+    assert said.startswith("Stages of the pipeline wait 2")
+    assert "none of its 4 stages stands out as slow. Do: more micro-batches" in said
+    assert diagnose(ring(steps=20).run().trace()).summary["stages"] is None

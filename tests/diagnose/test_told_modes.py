@@ -127,7 +127,10 @@ def idle(more, those="its process is"):
      (Phase.BACKWARD, 3, 20, STEP < 30, False, "chronic", " up to step 29", "backward"),
      (Phase.BACKWARD, 3, 60, (STEP >= 20) & (STEP < 30), True, "bursty", " in steps 20-29",
       "backward"),
-     (Phase.FORWARD, 1, 50, STEP % 7 == 0, False, "transient", " now and then", "forward")],
+     (Phase.FORWARD, 1, 50, STEP % 7 == 0, False, "transient", " every 7 steps", "forward"),
+     (Phase.FORWARD, 1, 50, STEP % 10 < 4, False, "bursty", " in 4 of every 10 steps", "forward"),
+     (Phase.FORWARD, 1, 50, np.isin(STEP, (3, 19, 41)), False, "transient", " now and then",
+      "forward")],
 )  # fmt: skip
 def test_a_late_rank_is_told_with_its_place_and_its_steps(
     phase, rank, more, steps, computing, pattern, often, place

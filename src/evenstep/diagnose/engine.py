@@ -26,6 +26,7 @@ from evenstep.diagnose.measure.overview import regimes, summary, throughput
 from evenstep.diagnose.modes import async_staleness, endings
 from evenstep.diagnose.modes.catalog import MODES
 from evenstep.diagnose.modes.synchronization import slow_together
+from evenstep.diagnose.modes.workload_imbalance import stages_of
 from evenstep.diagnose.predict.published import job, published_results
 from evenstep.diagnose.sentences import say, verdict
 from evenstep.statistics.interval import Share
@@ -40,7 +41,8 @@ def diagnose(run: Trace | Case) -> Diagnosis:
     """Diagnose a trace or an opened case: what it lost, to which rank, why, and what would help."""
     case = run if isinstance(run, Case) else open_case(run)
     trace, findings = case.trace, find(case)
-    numbers = summary(trace, case.grid) | dynamics(case)
+    stages = max(stages_of(case).values(), default=-1) + 1
+    numbers = summary(trace, case.grid) | dynamics(case) | {"stages": stages or None}
     numbers = {"verdict": str(verdict(findings, numbers, _fabric(case, numbers))), **numbers}
     numbers["unexplained"] = case.unexplained
     numbers["regimes"] = regimes(case.grid)

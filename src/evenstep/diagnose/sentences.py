@@ -288,13 +288,16 @@ def _healthy(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict
     wait, moving = shares.get("wait"), shares.get("exposed_communication") or 0.0
     rows = (summary.get("blame") or {}).get("culprits") or ()
     timed, severities = summary.get("step_time"), [one.severity for one in findings]
+    stages, idle = summary.get("stages"), (wait or 0.0) - sum(severities) >= 1 - 1 / CHANGED
     holding = {
         "untraced": absent > 0 and moving >= NAMED,
         "whole": not findings and not shares and timed and summary.get("ranks", 0) > 1,
         "moving": moving >= 1 - 1 / CHANGED,
-        "turns": (wait or 0.0) - sum(severities) >= 1 - 1 / CHANGED,
+        "pipeline": stages and idle,
+        "turns": idle,
     }
     numbers = {"absent": absent, "world": summary.get("world"), "moving": moving, "wait": wait}
+    numbers["stages"] = stages
     numbers["most"] = next((f"; rank {row['rank']} is waited for most" for row in rows), "")
     if name := next((name for name, holds in holding.items() if holds), ""):
         parts = (say(f"verdict.{name}.{part}", **numbers) for part in VERDICT_PARTS)

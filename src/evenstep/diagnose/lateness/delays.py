@@ -35,7 +35,7 @@ from evenstep.diagnose.lateness.thresholds import (
     usual_lateness,
     usual_of,
 )
-from evenstep.diagnose.levels import CLEARLY, ERRORS, NAMED
+from evenstep.diagnose.levels import CLEARLY, ERRORS, MINOR, NAMED
 from evenstep.diagnose.measure.grid import StepGrid, in_phase
 from evenstep.statistics.interval import MAD_SIGMA
 from evenstep.statistics.trend import linear, rank_values
@@ -161,7 +161,8 @@ def _recorded_causes(
     work's."""
     evaluates = grid.phase_ns[Phase.EVALUATION]
     common = middle_of_others(evaluates)[:, None]
-    mine = np.where(common > 0, np.minimum(evaluates, common), evaluates)
+    alike = common >= MINOR * evaluates
+    mine = np.where(alike, np.minimum(evaluates, common), evaluates)
     writing = grid.phase_ns[Phase.CHECKPOINT] + mine
     # processor time may count threads that spin meanwhile, and work what is no computing
     spent = [np.median(one, axis=0) for one in (grid.cpu_ns, grid.work_ns - grid.run_delay_ns)]

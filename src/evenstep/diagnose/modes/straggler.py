@@ -11,6 +11,7 @@ from evenstep.diagnose.finding import Evidence, Finding, When
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import WORK_PHASES, Cause
+from evenstep.diagnose.lateness.oscillation import oscillation
 from evenstep.diagnose.lateness.thresholds import BY_CHANCE, above_others, standing_out
 from evenstep.diagnose.levels import DOMINANT, MINOR, MOST, NAMED, SEVERAL, SMALLEST_SHARE
 from evenstep.diagnose.measure.hosts import hardware
@@ -197,7 +198,8 @@ def _remedy(case: Case, cells: Array, kind: str, place: str) -> str:
 
 
 def _often(case: Case, cells: Array, pattern: str | None) -> str:
-    """In which steps, unless in nearly all: those of one stretch, or in how many."""
+    """In which steps, unless in nearly all: those of one stretch, or with which period, or in how
+    many."""
     steps, hit = case.grid.steps, np.flatnonzero(cells.any(axis=1))
     few = len(hit) < (1 - MINOR) * len(cells)
     if few and len(hit) >= (1 - MINOR) * (np.ptp(hit) + 1):
@@ -207,6 +209,14 @@ def _often(case: Case, cells: Array, pattern: str | None) -> str:
         if first == steps[0] < last:
             return f" up to step {last}"
         return f" in step{'s' * (len(hit) > 1)} {words.ranges([(first, last)])}"
+    late = case.delays.late_ns[Cause.WORK][:, cells.any(axis=0)].mean(axis=1)
+    whole = few and pattern != "rotating" and np.ptp(steps) < len(steps)
+    if whole and (seen := oscillation(late)) and seen.peak:
+        period = seen.peak.period
+        often = round(period * len(hit) / len(steps))
+        return (
+            f" in {often} of every {period:.0f} steps" if often > 1 else f" {words.every(period)}"
+        )
     if pattern == "chronic" and few:
         return f" in {words.percent(len(hit) / len(steps))} of the steps"
     return {"transient": " now and then", "bursty": " for stretches of steps"}.get(str(pattern), "")

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from evenstep import words
 from evenstep.diagnose import levels
 from evenstep.diagnose.finding import Finding
 from evenstep.diagnose.graph.structure import by_step_and_lane, row_numbers
@@ -138,7 +139,7 @@ def synchronization_oscillation(case: Case) -> list[Finding]:
             "period": period, "explained": seen.peak.explained, "chance": seen.peak.chance,
             "who": "most ranks together do" if several else "the job does",
             "shared": ", and synchronization makes it everybody's" if several else "",
-            "every": f"every {period:.3g} steps" if often else "in every other step",
+            "every": words.every(period),
             "why": ": the period is the program's or the machine's, not chance" if often else "",
         },
         at=throughout(case.grid.steps, "oscillating"), options=["find", "beside"],

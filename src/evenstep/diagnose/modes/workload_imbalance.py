@@ -240,7 +240,7 @@ def _as_in_step(over: Array) -> Array:
 def _slow_stages(case: Case) -> list[Finding]:
     """The only stage all of whose ranks are chronically late, where stages are known; or first and
     last, the longer one first: only these have layers of their own, others may share a machine."""
-    stages, chronic = _stages_of(case), case.delays.chronic
+    stages, chronic = stages_of(case), case.delays.chronic
     number = np.array([stages.get(int(rank), -1) for rank in case.grid.ranks])
     work = np.median(case.program_ns, axis=0)
     slow = [int(s) for s in np.unique(number[number >= 0]) if chronic[number == s].all()]
@@ -291,7 +291,7 @@ def _even_out_stages(case: Case, relieved: Change, mine: Array, stages: int) -> 
     return Change.of_work(np.arange(len(own)), own)
 
 
-def _stages_of(case: Case) -> dict[int, int]:
+def stages_of(case: Case) -> dict[int, int]:
     """Stage of each rank, by the messages that pass work on; else its place in its pipeline group,
     where groups have such names. A rank without messages has the stage of one of its groups."""
     groups, number = case.trace.groups, stages_passed(case.grid.graph)
