@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from evenstep.simulate.fabric.network import Network, go_back_n
 from evenstep.simulate.fabric.placement import place
+from evenstep.simulate.simulation import simulate
 from tests.simulate.worlds import scenario
 
 
@@ -105,6 +106,19 @@ def test_hashed_paths_collide_and_paths_in_turn_do_not():
 
     assert most_on_one_uplink("adaptive") == 1
     assert most_on_one_uplink("ecmp") > 1
+
+
+@pytest.mark.parametrize("kind", ["rail", "fat_tree"])
+@pytest.mark.parametrize("nodes", [16, 33, 50])
+def test_paths_in_turn_carry_an_all_to_all_at_the_speed_of_the_cards(kind, nodes):
+    """On full bisection no uplink or downlink has more of it than (n - 8) / n of its bytes."""
+    found = simulate(scenario(
+        "preset=dgx-h100", f"cluster.nodes={nodes}", f"fabric.kind={kind}",
+        "work.kind=collective", "work.operation=all_to_all", "work.gradient_bytes=64MB",
+        "run.steps=1",
+    ))  # fmt: skip
+    bound_ns = 64e6 / 50 * (nodes - 1) / nodes
+    assert bound_ns < found.step_time.mean_ns < bound_ns * 1.005
 
 
 def test_a_change_concerns_exactly_the_links_its_pattern_names():

@@ -196,7 +196,7 @@ class Network:
         if self.fabric.routing == "destination":
             return np.asarray(target % self.core.choices)
         if self.fabric.routing == "adaptive":
-            return positions_by_key(self.core.place(source)) % self.core.choices
+            return _in_turn(self.core.place(source), self.core.place(target)) % self.core.choices
         mixed = hash_keys(self._seed, source, target)
         return np.asarray(mixed % np.uint64(self.core.choices)).astype(np.int64)
 
@@ -209,6 +209,16 @@ class Network:
                 f"fabric.changes: {name} has failed and the job needs it; keep its node out of "
                 "the job, or repair it"
             )
+
+
+def _in_turn(above: Array, below: Array) -> Array:
+    """The turn of each message among those that leave a switch, for one target switch after the
+    other. Switches begin apart, so that what they send to a target does not meet below it."""
+    order, turn = np.lexsort((below, above)), np.empty(len(above), np.int64)
+    turn[order] = positions_by_key(above[order])
+    switches, sent = np.unique(above, return_counts=True)
+    begins = (np.cumsum(sent) - sent) // len(np.unique(below))
+    return turn + begins[np.searchsorted(switches, above)]
 
 
 def hash_keys(seed: int, *keys: Array) -> Array:
