@@ -44,7 +44,7 @@ MESH = (
     "run.steps=20",
 )  # fmt: skip
 EXPERTS = (
-    "cluster.nodes=128", "fabric.kind=fat_tree", "work.kind=pipeline", "work.layers=8",
+    "cluster.nodes=128", "work.kind=pipeline", "work.layers=8",
     "work.message_bytes=64MB", "work.gradient_bytes=4GB", "work.forward_ms=60",
     "work.backward_ms=120", "noise=[{kind='normal', sigma=0.01}]", "run.steps=10",
 )  # fmt: skip
