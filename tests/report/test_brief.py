@@ -5,7 +5,7 @@ import pytest
 
 from evenstep.diagnose.engine import rank_findings
 from evenstep.diagnose.finding import CallStack, Diagnosis, Effect, Finding, Option, Where
-from evenstep.diagnose.sentences import say, verdict
+from evenstep.diagnose.sentences import partial, say, verdict
 from evenstep.report import markdown
 from evenstep.report.terminal import brief
 
@@ -267,6 +267,7 @@ def test_a_part_of_a_run_is_called_so_also_where_it_is_healthy(diagnosis: Diagno
     assert lines(diagnosis)[1:] == [f"Only part of the run: {files}"]
     diagnosis.limits[:] = ["left out: /run/rank-00001.spool: the header is damaged"]
     assert lines(diagnosis)[1:] == ["Only part of the run: rank-00001.spool left out"]
+    assert not partial({"ranks": 0, "world": 16}, [])  # none finished a step: no waits are told of
 
 
 def test_a_cause_does_not_repeat_the_title_that_heads_it(diagnosis: Diagnosis) -> None:

@@ -260,7 +260,7 @@ def partial(summary: Mapping[str, Any], limits: Sequence[str]) -> str:
     hidden = "waits for the others look like transfer"
     if say("limits.batches") in limits:
         hidden += "; throughput is in steps"
-    parts = [f"{ranks:,} of {words.plural(world, 'rank')} ({hidden})"] if ranks < world else []
+    parts = [f"{ranks:,} of {words.plural(world, 'rank')} ({hidden})"] if 0 < ranks < world else []
     parts += [limit.partition(":")[0] for limit in limits if " went on for " in limit]
     for how in ("left out", "read in part"):
         files = [limit for limit in limits if limit.startswith(f"{how}: ")]
