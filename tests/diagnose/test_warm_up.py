@@ -33,8 +33,13 @@ def started(*first, usual=(100, 110, 105), count=30):
 )
 def test_steps_start_up_that_are_longer_than_all_later_ones(first, left_out):
     assert warm_up_steps(started(*first)) == left_out
-    assert warm_up_steps(started(*first)[:14]) == 0  # too few to leave any out
+    assert warm_up_steps(started(*first)[:4]) == 0  # too few to leave any out
     assert warm_up_steps(started(*first), lambda _: True) == 0  # what all steps do, these do, too
+
+
+@pytest.mark.parametrize(("steps", "left_out"), [(4, 0), (5, 1), (9, 1), (10, 2), (14, 2), (15, 3)])
+def test_a_short_run_starts_up_too_in_a_fifth_of_its_steps(steps, left_out):
+    assert warm_up_steps(started(5000, 900, 400)[:steps]) == left_out
 
 
 def test_a_fault_in_the_first_steps_costs_what_it_takes():

@@ -41,8 +41,8 @@ from evenstep.trace.spools import LARGE_RECORDS
 from evenstep.trace.trace import COMPUTE, ByKind, Trace
 
 WARM_UP_STEPS = 3  # the most that are left out as such
-FEWEST_STEPS = 12  # that are left without the warm-up; of fewer, it is judged with them
-SHORTEST_STEPS = FEWEST_STEPS + WARM_UP_STEPS  # of a shorter run nothing tells its warm-up
+STEADY_STEPS = 4  # later ones for each of them, at least
+FEWEST_STEPS = STEADY_STEPS * WARM_UP_STEPS  # that tell how long steps take in the long run
 WINDOW_RECORDS = LARGE_RECORDS  # of a run that is read as a whole; a larger one is read in pieces
 _SAMPLE_RECORDS = WINDOW_RECORDS // 2  # of a larger run that are kept in memory
 
@@ -310,11 +310,13 @@ def _common_steps(trace: Trace) -> tuple[Array, Array]:
 
 
 def _lengths(trace: Trace, steps: Columns, numbers: Array) -> Array:
-    """Median length of these steps over ranks, ns; on a device, whose host runs ahead, from the end
-    before it to its own, the first at least from its first entry and as long as on hosts."""
+    """Length of these steps on the rank where each is shortest, ns, as all ranks start up; one that
+    comes late does not. On a device, whose host runs ahead, from the end before it to its own, the
+    first at least from its first entry and as long as on hosts."""
     mine = np.isin(steps.step, numbers)
-    length = (steps.exit_ns - steps.enter_ns)[mine].astype(float)
-    length = medians_of(length, np.searchsorted(numbers, steps.step[mine]), len(numbers))
+    length = np.full(len(numbers), np.inf)
+    at = np.searchsorted(numbers, steps.step[mine])
+    np.minimum.at(length, at, (steps.exit_ns - steps.enter_ns)[mine])
     if isinstance(trace.events, OnDisk) and not trace.events.on_device:
         return length
     calls = trace.of_kind(Kind.COLLECTIVE)
@@ -332,10 +334,10 @@ def warm_up_steps(length_ns: Array, stops: Callable[[int], bool] | None = None) 
     on record has made long, by more than those differ from each other. Allocation, autotuning,
     compilation, first touches."""
     stops = stops or (lambda _: False)
-    for count in range(WARM_UP_STEPS * (len(length_ns) >= SHORTEST_STEPS), 0, -1):
+    for count in range(min(WARM_UP_STEPS, len(length_ns) // (1 + STEADY_STEPS)), 0, -1):
         first, later = length_ns[:count].min(), length_ns[count:]
         longer = np.flatnonzero(later >= (first + later.min()) / 2) + count
-        enough = len(later) - len(longer) >= FEWEST_STEPS
+        enough = len(later) - len(longer) >= STEADY_STEPS * count
         if enough and not any(map(stops, range(count))) and all(map(stops, longer.tolist())):
             return count
     return 0
