@@ -42,6 +42,13 @@ def test_a_short_run_starts_up_too_in_a_fifth_of_its_steps(steps, left_out):
     assert warm_up_steps(started(5000, 900, 400)[:steps]) == left_out
 
 
+@pytest.mark.parametrize(("stall", "left_out"), [(4000, 0), (9000, 0), (25_000, 1)])
+def test_a_later_stall_of_another_length_makes_no_start_of_a_run_usual(stall, left_out):
+    length = started(5000)
+    length[20] = stall
+    assert warm_up_steps(length) == left_out
+
+
 def test_a_fault_in_the_first_steps_costs_what_it_takes():
     table = np.zeros((30, 4))
     table[:6, 1] = 60 * MS

@@ -330,15 +330,16 @@ def _lengths(trace: Trace, steps: Columns, numbers: Array) -> Array:
 
 
 def warm_up_steps(length_ns: Array, stops: Callable[[int], bool] | None = None) -> int:
-    """How many of a run's first steps start up: they took longer than all later ones that no stop
-    on record has made long, by more than those differ from each other. Allocation, autotuning,
-    compilation, first touches."""
+    """How many of a run's first steps start up: allocation, autotuning, compilation, first touches.
+    They took longer than all later ones, by more than those differ from each other; but for stops
+    on record, and for what took twice as long again: that is something else."""
     stops = stops or (lambda _: False)
     for count in range(min(WARM_UP_STEPS, len(length_ns) // (1 + STEADY_STEPS)), 0, -1):
         first, later = length_ns[:count].min(), length_ns[count:]
-        longer = np.flatnonzero(later >= (first + later.min()) / 2) + count
-        enough = len(later) - len(longer) >= STEADY_STEPS * count
-        if enough and not any(map(stops, range(count))) and all(map(stops, longer.tolist())):
+        longer = later >= (first + later.min()) / 2
+        alike = np.flatnonzero(longer & (later < 2 * first)) + count
+        enough = np.count_nonzero(~longer) >= STEADY_STEPS * count
+        if enough and not any(map(stops, range(count))) and all(map(stops, alike.tolist())):
             return count
     return 0
 
