@@ -24,7 +24,7 @@ BUDGET = {
     "attachment": 535,
     "cli": 4904,  # an algorithm without effect is told, messages are calibrated
     "compiled": 220,
-    "diagnose": 16530,  # what late hosts hide has errors, as an all-reduce waits for the last rank;
+    "diagnose": 16533,  # what late hosts hide has errors, as an all-reduce waits for the last rank;
     # replicas of several ranks are projected
     "doctor": 1808,
     "explain": 640,  # rows of software that is not modelled are marked

@@ -192,6 +192,7 @@ def test_a_run_without_ranks_says_why_there_is_no_verdict(command):
     done = command("run", "--", *python("pass"))
     where, why = done.stderr.splitlines()
     assert why.startswith("evenstep: no rank attached: ")
+    assert "its PYTHONPATH is set anew by a script" in why
     assert where.startswith("evenstep: recording in ")
 
 

@@ -173,7 +173,7 @@ def _why_nothing(folder: RunFolder, code: int) -> str:
         return f"the command ended with {code} before any of its ranks had attached"
     return (
         "no rank attached: the command called neither torch.distributed.init_process_group nor MPI "
-        "with several ranks, or its Python ignores PYTHONPATH (-I, -E, -S)"
+        "with several ranks, or its PYTHONPATH is set anew by a script or ignored (-I, -E, -S)"
     )
 
 
