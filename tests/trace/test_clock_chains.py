@@ -47,8 +47,9 @@ class Job:
             kinds = {"kind": int(Kind.COLLECTIVE), "op": int(op)}
             self.rows(rank, enter[rank], leave, group=len(self.groups) - 1, **kinds)
 
-    def messages(self, source, destination, floor_ns=FLOOR_NS):
+    def messages(self, source, destination, floor_ns=FLOOR_NS, pause_ns=0.0):
         begin = 1e12 + np.cumsum(self.random.uniform(0.5, 1.5, COUNT) * 20e6)
+        begin[COUNT // 2 :] += pause_ns
         early = self.random.exponential(5e6, COUNT) * (self.random.random(COUNT) < 0.5)
         leave = begin + floor_ns + self.random.exponential(FLOOR_NS / 2, COUNT)
         kind = {"kind": int(Kind.POINT_TO_POINT), "group": 0}
@@ -122,16 +123,18 @@ def test_messages_both_ways_place_a_clock_and_one_way_does_not():
     assert sharpen(both.trace(), placed) == placed  # by collectives, of which there are none
 
 
-@pytest.mark.parametrize("set_by", [0.0, 0.5e9])
-def test_a_ring_of_messages_that_go_one_way_places_all_its_clocks_and_none_behind_it(set_by):
-    """Also where one of them is set in the middle of the run."""
+@pytest.mark.parametrize(("set_by", "pause_ns"), [(0.0, 0.0), (0.5e9, 0.0), (0.0, 1e9)])
+def test_a_ring_of_messages_that_go_one_way_places_all_its_clocks_and_none_behind_it(
+    set_by, pause_ns
+):
+    """Also where one of them is set in the middle of the run, or all pause there."""
     for seed in range(6):
         job = Job(6, seed)
         job.groups.append(Group("g", "", tuple(range(6))))
         job.set_at[2], job.set_by[2] = 1.003e12, set_by
         for rank in range(5):
-            job.messages(rank, (rank + 1) % 5)
-        job.messages(4, 5)
+            job.messages(rank, (rank + 1) % 5, pause_ns=pause_ns)
+        job.messages(4, 5, pause_ns=pause_ns)
         clocks = align(job.trace())
         assert clocks.unplaced == (5,)
         for rank in range(1, 5):

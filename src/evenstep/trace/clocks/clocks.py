@@ -119,8 +119,8 @@ HALVINGS = 12  # until the delay that all messages may have is known
 def _place_in_circles(table: Crossings, found: list[OffsetLine | None]) -> list[int]:
     """Place clocks that messages bound on one side through some clocks and on the other through
     others, as those of a ring in which all go one way: by the tightest bounds along any path, in
-    each part of the run. As which message takes how long does not show, the quickest ones between
-    any two clocks are taken to need the same time. Returns the clocks that were placed."""
+    each part of the run with messages. As which message takes how long does not show, the quickest
+    ones between any two clocks are taken to need the same time. Returns the clocks placed."""
     first = np.flatnonzero(np.diff(table.operation) == 0)
     sent, received = np.hstack([(first, first + 1), (first + 1, first)])
     known = np.isfinite(table.entry[sent]) & np.isfinite(table.exit[received])
@@ -132,8 +132,8 @@ def _place_in_circles(table: Crossings, found: list[OffsetLine | None]) -> list[
     edge = key_numbers(*ends)
     edges = ends[:, np.unique(edge, return_index=True)[1]]
     width = float(time.max() + 1) / np.clip(np.bincount(edge).min() // 2, 1, PARTS)
-    part = (time / width).astype(int)
-    within = np.full((part.max() + 1, len(edges.T)), np.inf)
+    parts, part = np.unique((time / width).astype(int), return_inverse=True)
+    within = np.full((len(parts), len(edges.T)), np.inf)
     np.minimum.at(within, (part, edge), table.exit[received] - table.entry[sent])
     reach, even = np.full((2, len(within), 2, len(found)), np.inf)
     for number, delay in enumerate(within):
@@ -146,7 +146,7 @@ def _place_in_circles(table: Crossings, found: list[OffsetLine | None]) -> list[
             if closer is not None:
                 bounds, least = closer, least + step
         even[number] = bounds
-    at = (np.arange(len(within)) + 0.5) * width
+    at = (parts + 0.5) * width
     for clock in lost:
         seen = np.isfinite(reach[..., clock]).all(axis=1)
         middle = even[seen, :, clock] @ (0.5, -0.5)
