@@ -37,6 +37,8 @@ _CHECKPOINT = int(Phase.CHECKPOINT)
 #: Phases that a step can end inside. Others still open were left by an exception.
 _ACROSS = frozenset({_INPUT, _BACKWARD, _CHECKPOINT})
 
+_NOTHING_USED = ResourceUse()
+
 SHORTEST_EVALUATION_NS = 1_000_000  # a shorter one: eval() and train() of two modules in turn
 
 
@@ -61,7 +63,7 @@ class ClosedStep:
     upto: int = 0  # … up to this one
     phases: Sequence[tuple[int, int, int]] = ()  # enter, exit, record: parents to be set
     counters: Sequence[int] = ()  # the kernel's at its end
-    used: ResourceUse = field(default_factory=ResourceUse)  # inside
+    used: ResourceUse = _NOTHING_USED  # inside
     #: Whether actions learn nothing from it; the first step includes the start of the process.
     unsteady: bool = field(init=False)
     # Set by `settle`:
