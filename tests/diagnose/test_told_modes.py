@@ -156,6 +156,15 @@ def test_a_late_rank_is_told_with_its_place_and_its_steps(
     }  # fmt: skip
 
 
+def test_a_rank_that_is_later_in_every_other_step_is_told_in_how_many_it_is_late():
+    """By 60 ms, and by 20 in 17 of the other 30 steps."""
+    odd = STEP % 2 == 1
+    fewer = odd & (np.random.default_rng(2).permutation(STEPS)[:, None] % 5 < 3)
+    finding = told(Phase.FORWARD, ms(60, ~odd, ALONE[1]) + ms(20, fewer, ALONE[1]))
+    share = 100 * (~odd | fewer).mean()
+    assert f" ms more in {share:.0f} % of the steps inside forward" in finding.cause
+
+
 def test_ranks_that_are_late_in_turns_are_told_together():
     finding = told(Phase.FORWARD, ms(20, ranks=np.arange(RANKS) == (STEP // 5) % RANKS))
     assert (finding.layer, finding.when.pattern, finding.where.ranks, finding.title) == (

@@ -200,7 +200,8 @@ def _remedy(case: Case, cells: Array, kind: str, place: str) -> str:
 def _often(case: Case, cells: Array, pattern: str | None) -> str:
     """In which steps, unless in nearly all: those of one stretch, or with which period, or in how
     many."""
-    steps, hit = case.grid.steps, np.flatnonzero(cells.any(axis=1))
+    steps, late = case.grid.steps, cells.any(axis=1)
+    hit = np.flatnonzero(late)
     few = len(hit) < (1 - MINOR) * len(cells)
     if few and len(hit) >= (1 - MINOR) * (np.ptp(hit) + 1):
         first, last = steps[hit[[0, -1]]].tolist()
@@ -209,9 +210,8 @@ def _often(case: Case, cells: Array, pattern: str | None) -> str:
         if first == steps[0] < last:
             return f" up to step {last}"
         return f" in step{'s' * (len(hit) > 1)} {words.ranges([(first, last)])}"
-    late = case.delays.late_ns[Cause.WORK][:, cells.any(axis=0)].mean(axis=1)
     whole = few and pattern != "rotating" and np.ptp(steps) < len(steps)
-    if whole and (seen := oscillation(late)) and seen.peak:
+    if whole and (seen := oscillation(late.astype(float))) and seen.peak:
         period = seen.peak.period
         often = round(period * len(hit) / len(steps))
         return (
