@@ -263,13 +263,14 @@ def _overhead(team: Team, request: Request, item: Round) -> Array:
 
 def _at_once(way: Way, team: Team, request: Request) -> Round:
     """Each GPU to the switch and back, and to the same GPU of the next machine: of the edges of a
-    tree in order of the machines, most lead there."""
+    tree in order of the machines, most lead there. The only GPU of a machine sends nothing to the
+    switch: there stands what its channels are planned for, if its card is faster."""
     blocks = request.members.reshape(len(request.members), team.machines, -1)
     near = request.members.reshape(-1)
     far = np.roll(blocks, -1, axis=1).reshape(-1)
     own = request.bytes / way.share
     parts = []
-    if way.inside:
+    if way.inside and (team.each > 1 or way.inside > way.across):
         parts.append((near, near, own * way.inside * team.link / team.made.link_share))
     if way.across:
         parts.append((near, far, own * way.across * team.net / NET_SHARE))
