@@ -138,10 +138,11 @@ def _place_in_circles(table: Crossings, found: list[OffsetLine | None]) -> list[
     reach, even = np.full((2, len(within), 2, len(found)), np.inf)
     for number, delay in enumerate(within):
         bounds, least = _along_paths(delay, edges, len(found)), 0.0
-        if bounds is None:
+        circle = np.inf if bounds is None else bounds.sum(axis=0)[1:].min()
+        if circle == np.inf:
             continue
         reach[number] = bounds
-        for step in delay[np.isfinite(delay)].max() / 2.0 ** np.arange(1, HALVINGS):
+        for step in circle / 2.0 ** np.arange(1, HALVINGS):
             closer = _along_paths(delay - least - step, edges, len(found))
             if closer is not None:
                 bounds, least = closer, least + step
