@@ -445,9 +445,9 @@ def _on_record(grid: StepGrid) -> dict[int, tuple[Array, Array, bool]]:
 
 
 def _in_phases(grid: StepGrid) -> Array:
-    """The part of each row's own work that its lane usually has more than the others: of phases, or
-    without any of what is done with micro-batches on either of their ways, turn by turn; and of
-    what is neither that nor compute of its device."""
+    """The part of each row's own work that its lane usually has more than the others: turn by turn
+    of phases, or where there are none of what is done with micro-batches on each of their two ways;
+    and of what is neither that nor compute of its device."""
     graph, lane = grid.graph, grid.graph.rows.lane
     parts = [in_phase(grid, phase) for phase in WORK_PHASES[:-1]]
     parts = parts if np.any(parts) else work_by_direction(graph)
