@@ -38,7 +38,7 @@ BUDGET = {
     "report": 2911,  # where an action that was not tried applies
     "reproduce": 1333,  # many steps at once
     "scenario": 1252,  # fields without effect are told, of failures, prices and repairs too
-    "simulate": 8498,  # an algorithm without effect is told; links are fitted to messages, too
+    "simulate": 8500,  # an algorithm without effect is told; links are fitted to messages, too
     "statistics": 756,
     "trace": 6038,  # marks of who waits to join are a run's
     "watch": 1700,  # parts of a step that it has not are not named

@@ -264,16 +264,18 @@ def _overhead(team: Team, request: Request, item: Round) -> Array:
 def _at_once(way: Way, team: Team, request: Request) -> Round:
     """Each GPU to the switch and back, and to the same GPU of the next machine: of the edges of a
     tree in order of the machines, most lead there. The only GPU of a machine sends nothing to the
-    switch: there stands what its channels are planned for, if its card is faster."""
+    switch: where its card is faster than what is planned for its channels, the end comes later."""
     blocks = request.members.reshape(len(request.members), team.machines, -1)
     near = request.members.reshape(-1)
     far = np.roll(blocks, -1, axis=1).reshape(-1)
-    own = request.bytes / way.share
+    own, latency_ns = request.bytes / way.share, way.latency_us * 1e3
     parts = []
-    if way.inside and (team.each > 1 or way.inside > way.across):
+    if team.each > 1:
         parts.append((near, near, own * way.inside * team.link / team.made.link_share))
+    else:
+        latency_ns += own * max(way.inside - way.across, 0.0)
     if way.across:
         parts.append((near, far, own * way.across * team.net / NET_SHARE))
     source, target = (np.concatenate([part[end] for part in parts]) for end in (0, 1))
     size = np.repeat([size for _, _, size in parts], [len(near) for near, _, _ in parts])
-    return Round(source, target, size, latency_ns=way.latency_us * 1e3, joined=True)
+    return Round(source, target, size, latency_ns=latency_ns, joined=True)
