@@ -142,6 +142,16 @@ def test_what_a_script_starts_after_a_job_that_ended_well_is_no_restart(known):
     assert [one.steps for one in found] == [40, 30]
 
 
+@pytest.mark.parametrize(("begins_at", "steps"), [(40, [50, 40]), (0, [40])])
+def test_a_job_that_ended_well_goes_on_where_its_count_of_steps_does(known, begins_at, steps):
+    well = dict.fromkeys(range(2), ENDED_WELL)
+    found = known(
+        Start(0, 50, first_progress=0, facts=well),
+        Start(60, 40, first_progress=begins_at, facts=well),
+    )
+    assert [one.steps for one in found] == steps
+
+
 def test_who_failed_before_the_first_step_is_told_though_no_step_was_lost(tmp_path):
     died = {0: {"ended": {"signal": "SIGKILL", "monotonic_ns": 1, "realtime_ns": 1}}}
     root = write(tmp_path / "run", [Start(0, 0, facts=died), Start(100, 40)])

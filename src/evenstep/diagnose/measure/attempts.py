@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -122,7 +123,8 @@ def attempts_of(run: Mapping[str, Any]) -> list[Attempt]:
 
 def read_attempts(folder: Path) -> list[Attempt]:
     """Every attempt of the last job that finished a step, in order; unreadable spools are skipped.
-    What a launcher's script starts after an attempt that finished is another job, no restart.
+    What is started after an attempt that finished is another job, no restart, unless the script's
+    own count of steps goes on, as where a job ends itself before its time is up and is queued anew.
     Steps are inferred where no attempt marks any: else one without a step ended before its first.
     """
     numbers = RunFolder(folder).attempts()
@@ -130,8 +132,14 @@ def read_attempts(folder: Path) -> list[Attempt]:
         found = [one for number in numbers if (one := read(folder, number)) is not None]
         if found:
             break
-    over = [at for at, one in enumerate(found[:-1], 1) if one.finished]
+    pairs = enumerate(pairwise(found), 1)
+    over = [at for at, (one, then) in pairs if one.finished and not _goes_on(one, then)]
     return found[max(over, default=0) :]
+
+
+def _goes_on(before: Attempt, after: Attempt) -> bool:
+    begun = before.first_progress, after.first_progress
+    return begun[0] is not None and begun[1] is not None and begun[0] < begun[1]
 
 
 def _marked(folder: Path, number: int) -> Attempt | None:
