@@ -229,7 +229,7 @@ def _fill_own(grid: StepGrid, trace: Trace, present: Array) -> None:
     phases that load, save or evaluate is no wait for other ranks."""
     streams = np.flatnonzero(grid.graph.device)
     for phase in (*BUSY, *_ISSUES) if len(streams) else BUSY:
-        if not grid.phase_ns[phase].any():
+        if not (len(streams) or grid.phase_ns[phase].any()):
             continue
         own = by_step_and_lane(grid.graph, in_phase(grid, phase))
         if phase not in _ISSUES:
