@@ -43,6 +43,12 @@ MESH = (
     "work.backward_ms=1800", "work.gradient_bytes=5GB", "work.message_bytes=50MB",
     "run.steps=20",
 )  # fmt: skip
+CROWDED = (
+    "work.kind=collective", "work.operation=all_to_all", "work.buckets=1",
+    "work.gradient_bytes=64MB", "fabric.kind=leaf_spine", "fabric.nodes_per_leaf=8",
+    "fabric.oversubscription=4", "fabric.routing=ecmp",
+    "noise=[{kind='normal', sigma=0.01}]", "run.steps=1",
+)  # fmt: skip
 EXPERTS = (
     "cluster.nodes=128", "work.kind=pipeline", "work.layers=8",
     "work.message_bytes=64MB", "work.gradient_bytes=4GB", "work.forward_ms=60",
@@ -269,11 +275,17 @@ def _jobs(_: argparse.Namespace) -> Iterator[Row]:
 
 
 def _experts(_: argparse.Namespace) -> Iterator[Row]:
-    """All-to-alls of a model of 8 layers, on a fabric that blocks nobody."""
+    """All-to-alls of a model of 8 layers, on a fabric that blocks nobody; and some whose messages
+    each change the rates of many, as ranks that enter at different times share links."""
     for experts, bar in ((64, 5.0), (1024, 60.0)):
         yield _row(
             f"1,024 GPUs, experts over {experts:,} of them, 10 steps with noise", bar,
             _simulated("h100-fsdp", *EXPERTS, f"work.expert_parallel={experts}"),
+        )  # fmt: skip
+    for nodes in (32, 64):
+        yield _row(
+            f"an all-to-all of {8 * nodes} GPUs at 4:1 by ECMP, leaves of 8, with noise", 60.0,
+            _simulated("h100-fsdp", *CROWDED, f"cluster.nodes={nodes}"),
         )  # fmt: skip
 
 
