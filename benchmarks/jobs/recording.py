@@ -34,7 +34,7 @@ from benchmarks.measure import trimmed
 from benchmarks.ranks import go_first
 from evenstep.agent.recording.recorder import COST_SAMPLE, COST_WINDOW
 from evenstep.attachment import agent
-from evenstep.hooks.torch import thrift
+from evenstep.hooks.torch import dispatcher
 
 PAUSE_S = 0.005  # as between two buckets of a backward: caches have forgotten us
 COLLECTIVES = 64  # of a step that is ended
@@ -162,7 +162,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=150, help="recorded, of each loop")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    thrift.BUDGET = 1.0  # nothing is spared: it is to be measured
+    dispatcher.BUDGET = 1.0  # nothing is spared: it is to be measured
     store = FakeStore() if args.backend == "fake" else dist.HashStore()
     dist.init_process_group(args.backend, store=store, rank=0, world_size=1)
     with tempfile.TemporaryDirectory() as folder:

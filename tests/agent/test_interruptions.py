@@ -2,7 +2,7 @@
 
 import pytest
 
-from evenstep.agent.pulse.interruptions import Interruptions
+from evenstep.agent.pulse.alarm import Interruptions
 from evenstep.agent.recording.steps import ClosedStep
 from evenstep.trace.spool.layout import Phase
 

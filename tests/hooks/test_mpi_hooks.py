@@ -11,8 +11,7 @@ import pytest
 
 from evenstep.agent.recording.phases import Word
 from evenstep.hooks.mpi import calls
-from evenstep.hooks.mpi.mpi import MpiHooks
-from evenstep.hooks.mpi.stack import MpiStack
+from evenstep.hooks.mpi.mpi import MpiHooks, MpiStack
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.layout import NO_PEER, DType, Flag, Kind, Op, Phase
 from tests.hooks.small_mpi import ANY_TAG, ANYBODY, NOBODY, REFUSED, small_mpi

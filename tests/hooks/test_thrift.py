@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from evenstep.hooks.torch import thrift
+from evenstep.hooks.torch import dispatcher
 from evenstep.hooks.torch.groups import Groups
 from evenstep.hooks.torch.install import TorchHooks
 from evenstep.trace.reader import read_spool
@@ -17,8 +17,8 @@ from tests.hooks.conftest import observed
 
 @pytest.fixture
 def hooks(alone, recorder, monkeypatch):
-    monkeypatch.setattr(thrift, "BUDGET", 1e-9)
-    monkeypatch.setattr(thrift, "MOST_EVERY", 2)
+    monkeypatch.setattr(dispatcher, "BUDGET", 1e-9)
+    monkeypatch.setattr(dispatcher, "MOST_EVERY", 2)
     made = TorchHooks(torch, observed(recorder), Groups(recorder.spool, dist))
     made.install()
     recorder.cost.add(1000)
@@ -77,7 +77,7 @@ def test_what_a_window_costs_is_a_share_of_that_window_alone():
     kernels = SimpleNamespace(resting=False, rest=lambda: None)
     issued = [0]
     groups = SimpleNamespace(counts=lambda: {"g": (issued[0], issued[0])})
-    made = thrift.Thrift(kernels, SimpleNamespace(clock=clock, cost=costs), groups, print)
+    made = dispatcher.Thrift(kernels, SimpleNamespace(clock=clock, cost=costs), groups, print)
     for window, (lasts_s, calls, every) in enumerate([(1000, 0, 1), (1, 100, 4), (1, 100, 4)], 1):
         clock.start_ns += lasts_s * 10**9
         issued[0] += calls

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from evenstep.cli.watch import StandstillDiagnosis
 from evenstep.trace.spool.layout import Kind, Op
 from evenstep.watch.findings import Journal, live_findings
 from evenstep.watch.frame import frame
 from evenstep.watch.run import LiveRun
-from evenstep.watch.standstill import StandstillDiagnosis
 from evenstep.watch.terminal import pacing_text
 from evenstep.watch.window import WINDOW_STEPS
 from tests.report.live_ranks import MS, LiveRank, job

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from evenstep.diagnose.finding import Diagnosis
-from evenstep.report.page.scaling import HEIGHT, WIDTH, scaling
+from evenstep.report.page.html import HEIGHT, WIDTH, scaling
 from evenstep.report.terminal import scaling as scaling_text
 
 CURVE = {

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import EvenstepError, UsageError
-from evenstep.explain import measures, text
+from evenstep.explain import text, topic
 from evenstep.explain.shown import BY_NAME, TOPICS
 
 
@@ -23,7 +23,7 @@ def ask(topic, **given):
     ],
 )  # fmt: skip
 def test_sizes_are_decimal_unless_they_say_otherwise(typed, size):
-    assert measures.SIZE.parse(typed) == size
+    assert topic.SIZE.parse(typed) == size
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_sizes_are_decimal_unless_they_say_otherwise(typed, size):
 )
 def test_sizes_nobody_could_be_sure_about_are_refused(typed):
     with pytest.raises(ValueError, match=r"write it like|must be|beyond what"):
-        measures.SIZE.parse(typed)
+        topic.SIZE.parse(typed)
 
 
 @pytest.mark.parametrize(
@@ -39,30 +39,30 @@ def test_sizes_nobody_could_be_sure_about_are_refused(typed):
     [("2us", 2e3), ("2µs", 2e3), ("1.5ms", 1.5e6), ("60s", 6e10), ("3h", 10.8e12), ("0", 0)],
 )
 def test_times_are_nanoseconds_inside(typed, time_ns):
-    assert measures.TIME.parse(typed) == time_ns
+    assert topic.TIME.parse(typed) == time_ns
 
 
 @pytest.mark.parametrize("typed", ["2", "2Ms", "2 sec", "-1ms", "two"])
 def test_times_without_a_known_unit_are_refused(typed):
     with pytest.raises(ValueError, match=r"write it like|must be"):
-        measures.TIME.parse(typed)
+        topic.TIME.parse(typed)
 
 
 def test_a_share_may_be_percent_but_not_more_than_all():
-    assert measures.SHARE.parse("12%") == measures.SHARE.parse("0.12")
+    assert topic.SHARE.parse("12%") == topic.SHARE.parse("0.12")
     with pytest.raises(ValueError, match="at most 1"):
-        measures.SHARE.parse("120%")
+        topic.SHARE.parse("120%")
 
 
 @pytest.mark.parametrize("typed", ["1.5", "0", "-3", "5e9", "many"])
 def test_ranks_are_whole_and_few_enough(typed):
     with pytest.raises(ValueError, match=r"must be|write it like"):
-        measures.RANKS.parse(typed)
+        topic.RANKS.parse(typed)
 
 
 @given(st.text(max_size=20))
 def test_any_text_is_either_a_finite_measure_or_refused(typed):
-    for kind in (measures.SIZE, measures.TIME, measures.SHARE, measures.RANKS):
+    for kind in (topic.SIZE, topic.TIME, topic.SHARE, topic.RANKS):
         with contextlib.suppress(ValueError):
             assert math.isfinite(kind.parse(typed))
 

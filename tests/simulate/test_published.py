@@ -1,7 +1,7 @@
 import pytest
 
 from evenstep.explain.shown import BY_NAME
-from evenstep.reproduce.published import collectives, training, uptime
+from evenstep.reproduce.published import collectives, table, training
 from evenstep.reproduce.published.rows import PublishedRow
 from evenstep.reproduce.published.table import estimate, systems
 from evenstep.reproduce.systems import CLAIMS
@@ -105,15 +105,15 @@ def test_overlap_ratio_inverts_the_gain():
 
 
 def test_llama3_is_more_than_ninety_percent_effective_event_by_event_too():
-    write = 405e9 * uptime.CHECKPOINT_BYTES / uptime.STORAGE_BYTES_PER_S * 1e9
+    write = 405e9 * table.CHECKPOINT_BYTES / table.STORAGE_BYTES_PER_S * 1e9
     job = OperatingConditions(
-        interval_ns=300e9, write_ns=write, mtbf_ns=3.1 * 3.6e12, restart_ns=uptime.RESTART_NS
+        interval_ns=300e9, write_ns=write, mtbf_ns=3.1 * 3.6e12, restart_ns=table.RESTART_NS
     )
     assert simulate(job, horizon_ns=54.0 * DAY_NS, repeats=64).mean.useful > 0.9
 
 
 def test_the_causes_of_llama3_are_the_published_counts():
-    assert sum(uptime.LLAMA3_CAUSES.values()) == 419
+    assert sum(table.LLAMA3_CAUSES.values()) == 419
 
 
 def test_a_bound_that_is_met_has_no_error():

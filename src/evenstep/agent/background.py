@@ -76,7 +76,7 @@ class Background:
         )  # fmt: skip
         self._work.wake = self.sampler.wake
         if identity.rank == 0:
-            from evenstep.agent.pulse.interruptions import Interruptions
+            from evenstep.agent.pulse.alarm import Interruptions
 
             self._work.processed = Interruptions().add
 

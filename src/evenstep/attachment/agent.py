@@ -161,7 +161,7 @@ def _torch_stack() -> Stack:
 
 
 def _mpi_stack() -> Stack:
-    from evenstep.hooks.mpi.stack import MpiStack
+    from evenstep.hooks.mpi.mpi import MpiStack
 
     return MpiStack(sys.modules["mpi4py.MPI"])
 

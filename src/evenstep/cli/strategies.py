@@ -9,7 +9,7 @@ from evenstep.cli import files, progress
 from evenstep.cli.syntax.predict import AXES
 from evenstep.cli.terminal import say, show
 from evenstep.errors import UsageError
-from evenstep.explain import measures
+from evenstep.explain import topic
 from evenstep.report.terminal import decision as decision_table
 from evenstep.scenario import scenario
 from evenstep.simulate.result import without_effect
@@ -19,10 +19,10 @@ from evenstep.workers.engines import usable_cores
 
 #: The field of `Limits` and the type of each limit.
 LIMITS = {
-    "cv": ("cv", measures.RATIO),
-    "p99": ("p99_ns", measures.STEP_TIME),
-    "efficiency": ("efficiency", measures.SHARE),
-    "staleness": ("staleness", measures.NUMBER),
+    "cv": ("cv", topic.RATIO),
+    "p99": ("p99_ns", topic.STEP_TIME),
+    "efficiency": ("efficiency", topic.SHARE),
+    "staleness": ("staleness", topic.NUMBER),
 }
 
 

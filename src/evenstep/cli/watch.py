@@ -7,26 +7,86 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
 
 from evenstep.cli import traces
 from evenstep.cli.progress import RestartGrace
 from evenstep.cli.terminal import say, until_interrupted
-from evenstep.diagnose.finding import Diagnosis
+from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.finding import TERMINAL, Diagnosis
+from evenstep.diagnose.measure.attempts import load_run
 from evenstep.errors import TraceError, UsageError, refuse_as
 from evenstep.report.terminal.style import wants_color
 from evenstep.trace.spool.folder import RunFolder, is_closed, is_gone, read_facts
 from evenstep.trace.spool.identity import hostname
+from evenstep.trace.trace import Trace
 from evenstep.watch.findings import Journal, live_findings
 from evenstep.watch.frame import Frame, LiveFinding, frame
-from evenstep.watch.run import FollowedRun, LiveRun
-from evenstep.watch.standstill import StandstillDiagnosis
+from evenstep.watch.run import SILENT_STEPS, FollowedRun, LiveRun
 from evenstep.watch.terminal import View, lines, status_line
 from evenstep.watch.tree import encode, follow, summary_path, write_summary
 from evenstep.watch.web import LiveServer, page_frame, tunnel_command
 from evenstep.words import plural
+
+
+@dataclass(slots=True)
+class StandstillDiagnosis:
+    """The diagnosis of a followed run while it takes no step, as `evenstep diagnose` finds it: one
+    at each death and at the end of an attempt, and of silent ranks another whenever their silence
+    has doubled. None of a job that goes on without its dead.
+
+    The latest steps tell what goes on now. Where nothing does, as every rank has ended, died or
+    hangs, the whole trace tells more, and does not change."""
+
+    read: Callable[[Path], tuple[Trace, float]] = lambda path: (load_run(path), 0.0)
+    judge: Callable[[Trace, float], Diagnosis] = lambda trace, _: diagnose(trace)
+    diagnosis: Diagnosis | None = None  # to be shown
+    notes: list[LiveFinding] = field(default_factory=list)  # why there is none
+    _of: tuple[int | None, ...] | None = None  # attempt, whether over, deaths, doublings of silence
+    _deaths: tuple[int | None, int] = (None, 0)  # attempt, and how many
+    _step: int = 0  # that all living ranks had finished when they were seen
+
+    def is_due(self, run: FollowedRun) -> bool:
+        """Whether the run is to be diagnosed; forget its diagnosis where it takes steps again."""
+        silent = [state.silent_s for state in run.states if not (state.closed or state.gone)]
+        deaths = sum(state.failed for state in run.states)
+        if not run.states or not (self._ends(run, deaths) or all(silent)):
+            self.diagnosis, self.notes, self._of = None, [], None
+            return False
+        before, doublings = self._of, int(min(silent, default=0.0)).bit_length()
+        self._of = run.attempt, run.over, deaths, doublings
+        if self._of != before and self.diagnosis is None:
+            self.notes = [LiveFinding("agent", (), None, "the whole run is being diagnosed")]
+        return self._of != before
+
+    def _ends(self, run: FollowedRun, deaths: int) -> bool:
+        """Whether ranks died, after whose deaths the others take no more steps than under way."""
+        living = [each.rank for each in run.states if not (each.closed or each.gone or each.failed)]
+        steps = run.window.last_step[np.isin(run.window.ranks, living)]
+        step = int(steps.min()) if len(steps) else 0
+        if self._deaths != (run.attempt, deaths):
+            self._deaths, self._step = (run.attempt, deaths), step
+        return deaths > 0 and step <= self._step + SILENT_STEPS
+
+    def renew(self, run: FollowedRun) -> None:
+        """Diagnose the run; of living ranks that is kept if it says what ended the job."""
+        self.diagnosis, self.notes = None, []
+        ranks, spools = len(run.states), RunFolder(run.path).spools(run.attempt or 0)
+        try:
+            if (missing := ranks - len(spools)) > 0:  # on disks of their nodes
+                raise TraceError(f"traces of {missing} of {plural(ranks, 'rank')} are elsewhere")
+            found = self.judge(*self.read(run.path))
+        except TraceError as error:
+            why = f"the whole run is not diagnosed: {error}"
+            self.notes = [LiveFinding("agent", (), None, why)]
+            return
+        if run.over or any(finding.mode in TERMINAL for finding in found.findings):
+            self.diagnosis = found
 
 
 def main(args: argparse.Namespace) -> int:

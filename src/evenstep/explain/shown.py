@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from evenstep.explain import arithmetic, measures
+from evenstep.explain import arithmetic, topic
 from evenstep.explain.topic import SCHEMA, Parameter, Topic
 from evenstep.trace.spool.files import read_toml
 
@@ -22,7 +22,7 @@ def _topic(name: str, words: dict[str, Any]) -> Topic:
     at = listed.index("link") if "link" in listed else 0
     links = _WORDS["links"]["parameters"] if "link" in listed else []
     rows = [*listed[:at], *links, *listed[at + bool(links) :]]
-    parameters = [Parameter(**{**row, "kind": getattr(measures, row["kind"])}) for row in rows]
+    parameters = [Parameter(**{**row, "kind": getattr(topic, row["kind"])}) for row in rows]
     work = getattr(arithmetic, f"explain_{name}")
     return Topic(name=name, parameters=parameters, work=work, **words)
 

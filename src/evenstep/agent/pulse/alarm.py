@@ -3,6 +3,9 @@
 A rank on which no step ends leaves a note in the job's store, from the background thread. Rank 0
 reads the notes: which ranks wait in a collective, which are elsewhere, and which left none. It logs
 one line when any rank waits, and one when steps end again.
+
+Checkpoints or evaluations that take a share of the training time that `watch` tells are logged,
+too: no rank is late then, all stand still.
 """
 
 from __future__ import annotations
@@ -10,11 +13,15 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from evenstep import lateness
 from evenstep.agent.pulse.vigil import Standstill
+from evenstep.agent.recording.steps import ClosedStep
 from evenstep.trace.ranks import format_ranks
+from evenstep.trace.spool.layout import Phase
 
 log = logging.getLogger("evenstep")
 
@@ -22,6 +29,8 @@ NOTE_S = 6.0  # length of a step after which its rank leaves a note
 SAY_S = 9.0  # length of a step after which rank 0 reads the notes, …
 HEAR_ROUNDS = 3  # … but not before so many rounds, in which the other ranks leave theirs
 MOST_PLACES = 8  # in one line
+NAMES = {Phase.CHECKPOINT: "checkpoints", Phase.EVALUATION: "evaluations"}
+ENOUGH, KEPT = 2, 8  # periods, each from the end of one interruption to that of the next
 
 
 class Alarm:
@@ -109,3 +118,30 @@ def _places(notes: dict[int, tuple[str, str]]) -> list[str]:
 
 def _name_ranks(ranks: list[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"
+
+
+class Interruptions:
+    """Takes the steps of one rank in order. A phase that more than half of them have is what steps
+    are, as a rollout in reinforcement learning, and no interruption."""
+
+    def __init__(self) -> None:
+        #: The latest steps with each phase: number, end and the phase's length (ns).
+        self._ends = {phase: deque[tuple[int, int, int]](maxlen=KEPT + 1) for phase in NAMES}
+
+    def add(self, closed: ClosedStep) -> None:
+        """Take a step; log one line for each phase, once."""
+        for phase, ends in [*self._ends.items()]:
+            if not closed.phase_ns[phase]:
+                continue
+            ends.append((closed.number, closed.end_ns, closed.phase_ns[phase]))
+            (after, since_ns, first_ns), count = ends[0], len(ends) - 1
+            spent_ns = sum(lasted_ns for *_, lasted_ns in ends) - first_ns
+            steps, whole_ns = closed.number - after, closed.end_ns - since_ns
+            if count >= ENOUGH and 2 * count <= steps and spent_ns > lateness.STOPPED * whole_ns:
+                del self._ends[phase]
+                log.warning(
+                    "evenstep: training stands still for %s, %s each, %.0f %% of the time, "
+                    "in %d of %d steps looked at",
+                    NAMES[phase], lateness.in_words(spent_ns / count), 100 * spent_ns / whole_ns,
+                    count, steps,
+                )  # fmt: skip

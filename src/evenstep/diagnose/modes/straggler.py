@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Collection
 
 import numpy as np
 
@@ -18,9 +19,9 @@ from evenstep.diagnose.measure.hosts import hardware
 from evenstep.diagnose.measure.transfers import tokens
 from evenstep.diagnose.modes.intervention import finding_of, finding_of_late, pattern_of
 from evenstep.diagnose.sentences import say
-from evenstep.trace.call_sites import waited_at
 from evenstep.trace.columns import Array
-from evenstep.trace.spool.layout import Phase
+from evenstep.trace.spool.layout import Kind, Op, Phase
+from evenstep.trace.trace import Trace
 
 #: Titles by the place of a straggler's excess.
 TITLES = {
@@ -35,6 +36,8 @@ TITLES = {
     words.IN_KERNELS: "slow kernels",
     words.IDLE_DEVICE: "idle device",
 }
+MOST_RECORDS = 1_000_000  # records examined; of a larger trace those of its middle steps
+_NEEDED = {Kind.COLLECTIVE: ("name", "op", "enter_ns", "exit_ns")}
 
 
 def find(case: Case) -> list[Finding]:
@@ -298,3 +301,23 @@ def _phase_evidence(case: Case, cells: Array, ranks: list[int]) -> list[Evidence
             name = f"{phase.name.lower()}_of_rank_{ranks[0]}"
             items.append(Evidence(name, mine, others, "ns"))
     return items
+
+
+def waited_at(trace: Trace, ranks: Collection[int]) -> str:
+    """Where these ranks spend most time in collectives, as a clause of a sentence or "": ", longest
+    in the all_reduce of train.py:31 router_statistics"."""
+    if not trace.names:
+        return ""
+    if len(trace.events) > MOST_RECORDS:
+        numbers, enough = trace.table.step_numbers(), int(MOST_RECORDS / trace.table.per_step())
+        first = int(numbers[max(len(numbers) - enough, 0) // 2])
+        trace = trace.window(first, first + max(enough, 1), _NEEDED)
+    events = trace.of_kind(Kind.COLLECTIVE)
+    named = (events.name > 0) & (events.exit_ns > 0)
+    rows = events.select(named & np.isin(events["rank"], list(ranks)))
+    if not len(rows):
+        return ""
+    spent_ns = np.bincount(rows.name, weights=(rows.exit_ns - rows.enter_ns).astype(float))
+    name = int(spent_ns.argmax())
+    first = int(np.flatnonzero(rows.name == name)[0])
+    return f", longest in the {Op(int(rows.op[first])).name.lower()} of {trace.names[name]}"

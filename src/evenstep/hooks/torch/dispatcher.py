@@ -3,6 +3,12 @@
 A kernel on the `BackendSelect` key of each c10d operation runs before the backend's own and passes
 the call on with `redispatch`. It covers DDP's reducer, FSDP, functional and compiled collectives,
 messages, and groups made later. It costs 6-7 microseconds, nearly all of it in the dispatcher.
+
+So once the kernels take more than `BUDGET` of a window of steps, the dispatcher bypasses them in
+the next ones: every n-th window is recorded, n a power of two, so that the windows of the rank that
+records least are recorded by all. Collectives that were not recorded are counted by the group's own
+counter, where that counts as ours does. Nothing is bypassed where every collective is needed
+(pacing, an action, messages, which have no such counter).
 """
 
 from __future__ import annotations
@@ -12,12 +18,17 @@ from collections.abc import Callable, Sequence
 from time import monotonic_ns, thread_time_ns
 from typing import Any
 
+from evenstep.agent.recording.recorder import Recorder
+from evenstep.hooks.torch.groups import Counts, Groups
 from evenstep.hooks.torch.observer import Observer, Token
 from evenstep.hooks.torch.operations import OPERATIONS, DispatcherOperation, positions
-from evenstep.trace.spool.layout import NO_PEER, Flag
+from evenstep.trace.spool.layout import FIRST_WINDOWS, NO_PEER, WINDOW_STEPS, Flag
 
 _ASYNC, _COALESCED = int(Flag.ASYNC), int(Flag.COALESCED)
 _UPPER_BOUND = int(Flag.EXIT_UPPER_BOUND)
+BUDGET = 0.003  # of the training thread's time
+CHANGE_NS = 300_000  # cost of bypassing the kernels and of calling them again
+MOST_EVERY = 64  # largest n
 
 
 class DispatcherHooks:
@@ -178,3 +189,61 @@ def observe_functional_waits(torch: Any, observer: Observer) -> Callable[[], Non
     library.impl("wait_tensor", kernel, "BackendSelect", with_keyset=True)
     destroy: Callable[[], None] = library._destroy
     return destroy
+
+
+class Thrift:
+    """Bypasses the kernels, and calls them again. On the training thread, between two steps.
+
+    `on_change` is called when n (`every`) is larger than ever before (`most`).
+    """
+
+    def __init__(
+        self,
+        kernels: DispatcherHooks,
+        recorder: Recorder,
+        groups: Groups,
+        on_change: Callable[[], object],
+    ) -> None:
+        self.every = self.most = 1
+        self._kernels = kernels
+        self._recorder = recorder
+        self._groups = groups
+        self._on_change = on_change
+        self._before: Counts = {}  # at the beginning of the running window
+        self._began_ns = recorder.clock.start_ns
+
+    def begins(self, step: int, *, spared: bool) -> None:
+        """A step begins; `spared`: not every collective is needed."""
+        kernels, groups = self._kernels, self._groups
+        if step % WINDOW_STEPS and (spared or not kernels.resting):
+            return
+        now_ns, window = self._recorder.clock.start_ns, step // WINDOW_STEPS
+        if not kernels.resting:
+            counts = groups.counts()
+            self._choose(counts, now_ns - self._began_ns)
+            self._before = counts
+        rests = spared and window >= FIRST_WINDOWS and window % self.every > 0
+        if rests and not kernels.resting:
+            kernels.rest()
+        elif kernels.resting and not rests:
+            groups.skip(self._before)
+            kernels.resume()
+            self._before = groups.counts()
+        self._began_ns = now_ns
+
+    def _choose(self, counts: Counts, lasted_ns: int) -> None:
+        """Choose n by the cost of the last window."""
+        issued = 0
+        for name, (ours, theirs) in counts.items():
+            was_ours, was_theirs = self._before.get(name, (ours, theirs))
+            if ours - was_ours != theirs - was_theirs:
+                return  # a backend that counts otherwise: none can be left out
+            issued += ours - was_ours
+        cost_ns, every = self._recorder.cost.of(issued), 1
+        if cost_ns > BUDGET * lasted_ns:
+            while every < MOST_EVERY and cost_ns + CHANGE_NS > BUDGET * lasted_ns * every:
+                every *= 2
+        self.every = every
+        if every > self.most:
+            self.most = every
+            self._on_change()

@@ -53,8 +53,7 @@ class TorchHooks(Hooks):
             self._native = NativeKernels(session, self._observer.give_up)
             session.gate_by(agent.gate)
         else:  # else not imported: each module costs a starting process most of a millisecond
-            from evenstep.hooks.torch.dispatcher import DispatcherHooks
-            from evenstep.hooks.torch.thrift import Thrift
+            from evenstep.hooks.torch.dispatcher import DispatcherHooks, Thrift
 
             self._kernels = DispatcherHooks(torch, self._observer)
             self._thrift = Thrift(
@@ -197,7 +196,7 @@ class TorchHooks(Hooks):
         unseen = with_methods(group, hooks.unseen)
         if self._native is not None:
             return {"mechanism": COMPILED, "unseen": unseen}
-        from evenstep.hooks.torch.thrift import BUDGET
+        from evenstep.hooks.torch.dispatcher import BUDGET
 
         every, instead = self._thrift.most, self._instead
         if every > 1:

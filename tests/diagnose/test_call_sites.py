@@ -2,9 +2,9 @@
 
 import pytest
 
+from evenstep.diagnose.modes import straggler
+from evenstep.diagnose.modes.straggler import waited_at
 from evenstep.importers.draft import Draft
-from evenstep.trace import call_sites
-from evenstep.trace.call_sites import waited_at
 from evenstep.trace.spool.layout import Kind, Op
 
 #: Of each step: rank, op, call site, how long it takes (0: not over).
@@ -49,7 +49,7 @@ def test_the_call_is_named_that_ranks_spend_most_time_in(ranks, early, said):
 
 
 def test_of_a_long_trace_the_steps_in_its_middle_tell(monkeypatch):
-    monkeypatch.setattr(call_sites, "MOST_RECORDS", 20 * len(CALLS))
+    monkeypatch.setattr(straggler, "MOST_RECORDS", 20 * len(CALLS))
     assert waited_at(trace(early=10), [0]).endswith("statistics")
     assert waited_at(trace(early=12), [0]).endswith("seed")
     assert waited_at(trace(early=30), [0]).endswith("seed")
@@ -58,5 +58,5 @@ def test_of_a_long_trace_the_steps_in_its_middle_tell(monkeypatch):
 @pytest.mark.parametrize(("early", "said"), [(20, "statistics"), (21, "seed")])
 def test_of_a_trace_of_long_steps_one_step_in_its_middle_tells(monkeypatch, early, said):
     """There are fewer records to be looked at than a step has: the middle one of 41 is taken."""
-    monkeypatch.setattr(call_sites, "MOST_RECORDS", len(CALLS) - 1)
+    monkeypatch.setattr(straggler, "MOST_RECORDS", len(CALLS) - 1)
     assert waited_at(trace(steps=41, early=early), [0]).endswith(said)
