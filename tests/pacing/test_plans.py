@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.pacing.plans import MOST_PLANS, PLAN_LEAD_WINDOWS, PLAN_STEPS, Plan, PlanBook
+from evenstep.pacing.observation import MOST_PLANS, PLAN_LEAD_WINDOWS, PLAN_STEPS, Plan, PlanBook
 from evenstep.pacing.random_trial import ALWAYS, LONGEST_SCALE, PAIR, SPANS
 
 PLANS = st.builds(

@@ -13,8 +13,8 @@ import pytest
 from evenstep.diagnose.engine import diagnose
 from evenstep.export.anonymise import anonymise_trace, scrubber
 from evenstep.export.perfetto.document import encode
-from evenstep.report import markdown
 from evenstep.report.page import html
+from evenstep.report.terminal import brief
 from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import MS, World
 
@@ -62,7 +62,7 @@ def test_no_private_word_is_left_in_a_page_or_markdown(hidden):
     for text in (
         page.lower(),
         packed.decode("latin-1").lower(),
-        markdown.render(diagnosis).lower(),
+        brief.markdown(diagnosis).lower(),
     ):
         assert [word for word in PRIVATE if word in text] == []
     assert "node-1" in page

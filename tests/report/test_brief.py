@@ -6,7 +6,6 @@ import pytest
 from evenstep.diagnose.engine import rank_findings
 from evenstep.diagnose.finding import CallStack, Diagnosis, Effect, Finding, Option, Where
 from evenstep.diagnose.sentences import partial, say, verdict
-from evenstep.report import markdown
 from evenstep.report.terminal import brief
 
 LONG = "and so on, " * 60
@@ -138,7 +137,7 @@ def test_a_run_that_mostly_communicates_is_not_called_healthy(diagnosis: Diagnos
     diagnosis.summary["shares"]["exposed_communication"] = 0.71
     first = lines(diagnosis)[0]
     assert first.startswith("Communication takes 71 % of step time")
-    assert "Healthy" not in markdown.render(diagnosis)
+    assert "Healthy" not in brief.markdown(diagnosis)
     diagnosis.summary["shares"].update(exposed_communication=0.1, wait=0.1)
     assert lines(diagnosis)[0].startswith("Healthy")
 
@@ -189,7 +188,7 @@ def test_who_hung_is_not_said_again_of_those_that_entered_different_calls(
 def test_where_the_late_rank_was_stands_below_the_reason(diagnosis: Diagnosis) -> None:
     diagnosis.findings[:] = [worded(diagnosis.findings[0])]
     assert any("loader.py:12 fetch (90 % of samples)" in line for line in lines(diagnosis))
-    assert "- In: loader.py:12 fetch (90 % of samples)" in markdown.render(diagnosis)
+    assert "- In: loader.py:12 fetch (90 % of samples)" in brief.markdown(diagnosis)
 
 
 def test_ranks_that_made_different_calls_are_told_with_the_place_of_each(
@@ -212,9 +211,9 @@ def test_a_remedy_that_gives_nothing_back_is_not_advised(diagnosis: Diagnosis) -
 
 def test_markdown_is_a_table_that_names_cannot_break(diagnosis: Diagnosis) -> None:
     diagnosis.findings[:] = [replace(diagnosis.findings[0], title="a | b", cause="*c*")]
-    rows = [line for line in markdown.render(diagnosis).splitlines() if line.startswith("|")]
+    rows = [line for line in brief.markdown(diagnosis).splitlines() if line.startswith("|")]
     assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {6}
-    assert r"\*c\*" in markdown.render(diagnosis)
+    assert r"\*c\*" in brief.markdown(diagnosis)
 
 
 @pytest.mark.parametrize("mode", ["hang", "rank_failed"])

@@ -6,8 +6,8 @@ from html.parser import HTMLParser
 
 import pytest
 
+from evenstep.cli.compare import page
 from evenstep.diagnose.compare.comparison import account, compare
-from evenstep.report.page import comparison_page
 from evenstep.report.terminal.comparison import difference, render
 from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import MS, World
@@ -86,19 +86,19 @@ def test_normalised_shows_ratios_beside_a_struck_baseline(slowed):
 
 
 def test_the_page_holds_every_number_of_the_text(slowed):
-    words = " ".join(Tags(comparison_page.render("calm", [slowed])).words)
+    words = " ".join(Tags(page("calm", [slowed])).words)
     for change in slowed.changes:
         assert difference(change) in words
     assert all(item.title in words for item in slowed.findings)
 
 
 def test_the_page_shows_all_runs_side_by_side(slowed):
-    words = Tags(comparison_page.render("calm", [slowed, replace(slowed, name="third")])).words
+    words = Tags(page("calm", [slowed, replace(slowed, name="third")])).words
     assert {"calm", "slowed", "third"} <= {word.strip() for word in words}
 
 
 def test_hostile_names_are_text_on_the_page(hostile):
-    read = Tags(comparison_page.render(HOSTILE, [hostile]))
+    read = Tags(page(HOSTILE, [hostile]))
     assert not {"script", "img", "link", "iframe"} & read.tags
     assert not [
         name for name in read.attributes if name.startswith("on") or name in ("src", "href")
@@ -107,14 +107,14 @@ def test_hostile_names_are_text_on_the_page(hostile):
 
 
 def test_a_normalised_page_strikes_the_baseline(slowed):
-    text = comparison_page.render("calm", [slowed], normalised=True)
+    text = page("calm", [slowed], normalised=True)
     assert "<s>1</s>" in text
     assert " ms" not in " ".join(Tags(text).words)
 
 
 def test_a_run_without_steps_has_a_page_too(baseline, slowed):
     empty = compare(baseline, replace(baseline, step_ns=baseline.step_ns[:0], name="empty"))
-    assert "nothing to compare" in comparison_page.render("calm", [empty])
+    assert "nothing to compare" in page("calm", [empty])
     assert "nothing to compare" in render("calm", [empty, slowed], color=False)
 
 

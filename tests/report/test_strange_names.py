@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from evenstep.cli import compare
 from evenstep.diagnose.compare.result import Comparison
-from evenstep.report.page import comparison_page, html, sweep_page
+from evenstep.report.page import html, sweep_page
 from evenstep.watch.web import LiveServer
 from evenstep.words import printable
 from lab import drawing as lab_page
@@ -93,7 +94,7 @@ def test_a_comparison_of_the_laboratory(shown: Shown, lab_document: Any) -> None
 
 def test_a_comparison_of_runs(shown: Shown) -> None:
     found = Comparison(name=NAME, verdict="worse", sentence=NAME, limits=[NAME])
-    text = shown(comparison_page.render(NAME, [found]))
+    text = shown(compare.page(NAME, [found]))
     assert calm(text)
     assert text.count(SAID) >= 3
 

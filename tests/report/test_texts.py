@@ -4,16 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from evenstep.cli import simulate, strategies
 from evenstep.diagnose.compare.result import MetricChange
 from evenstep.report.page import table_one_figure
-from evenstep.report.terminal import (
-    comparison,
-    decision,
-    scaling,
-    sentences,
-    simulation,
-    terminal,
-)
+from evenstep.report.terminal import comparison, scaling, sentences, terminal
 from evenstep.report.terminal.style import table
 
 MS = 1e6
@@ -192,7 +186,7 @@ simulation: 8 ranks on 1 node, 20 steps
 
 
 def test_a_simulation_is_told_in_lines():
-    assert said(simulation.render(result())) == PLAIN_RESULT
+    assert said(simulate.render(result())) == PLAIN_RESULT
 
 
 ALL = """\
@@ -232,16 +226,16 @@ def test_a_simulation_is_told_with_all_that_was_asked_of_it():
             staleness=age, stable_step_share=0.31, local_steps=4, discarded_share=0.125
         ),
     )  # fmt: skip
-    assert said(simulation.render(found)) == ALL
+    assert said(simulate.render(found)) == ALL
 
 
 @pytest.mark.parametrize("calibrated", [True, False])
 def test_an_expected_error_says_of_what_it_is(calibrated):
     error = SimpleNamespace(median=0.05, worst=0.2, rows=12, kind="ddp", calibrated=calibrated)
     how = "calibrated on other rows" if calibrated else "with nothing calibrated"
-    text = " ".join(said(simulation.off_by(error)).split())
+    text = " ".join(said(simulate.off_by(error)).split())
     assert text == f"error 5.0 % (median), 20.0 % at worst, of 12 measured rows of kind ddp, {how}"
-    assert simulation.off_by(None).endswith("there is no measured system like this one\n")
+    assert simulate.off_by(None).endswith("there is no measured system like this one\n")
 
 
 # -- a comparison ----------------------------------------------------------------------------------
@@ -503,21 +497,21 @@ recommended: local, applied by the script
 
 
 def test_a_decision_is_a_table_of_options_with_their_margins_and_advice():
-    assert said(decision.render(decided())) == DECISION
+    assert said(strategies.render(decided())) == DECISION
 
 
 def test_a_decision_has_the_settings_that_the_agent_can_apply():
     table = decided()
-    assert decision.settings(table) == (
+    assert strategies.settings(table) == (
         "# local: recommended for this scenario\n# It gains 20 %.\n"
         "# Applied by the script, not by the agent, which only observes:\n"
         '#   strategy.kind=diloco\n#   strategy.x=2\n\n[pace]\nmode = "observe"\n'
     )
     sets = ("strategy.imbalance=0.1", "strategy.kind=paced")
-    row = SimpleNamespace(option=option("pacing", decision.AGENT, sets))
+    row = SimpleNamespace(option=option("pacing", strategies.AGENT, sets))
     table.choice = SimpleNamespace(row=row, reason="It pays.")
     table.scenario.name = "mine"
-    assert decision.settings(table) == (
+    assert strategies.settings(table) == (
         '# pacing: recommended for mine\n# It pays.\n\n[pace]\nmode = "on"\nthreshold = 0.1\n'
     )
 
@@ -527,7 +521,7 @@ def test_a_decision_has_the_settings_that_the_agent_can_apply():
     [("ranks", 511.6, "512"), ("oversubscription", 2.5, "2.5:1"), ("noise", 0.125, "12.5 %")],
 )
 def test_a_margin_is_in_the_unit_of_its_axis(axis, value, text):
-    assert decision._amount(axis, value) == text
+    assert strategies._amount(axis, value) == text
 
 
 # -- what if ---------------------------------------------------------------------------------------

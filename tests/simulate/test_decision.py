@@ -3,9 +3,9 @@ from dataclasses import replace
 import pytest
 
 from evenstep.agent.settings import config
+from evenstep.cli import strategies as decision_table
 from evenstep.errors import ConfigError
 from evenstep.report.schema import schema
-from evenstep.report.terminal import decision as decision_table
 from evenstep.simulate.simulation import simulate
 from evenstep.simulate.study import decision
 from evenstep.simulate.study.decision import DecisionRow, Limits, choose, compare

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evenstep.cli import explain
 from evenstep.errors import EvenstepError, UsageError
-from evenstep.explain import text, topic
+from evenstep.explain import topic
 from evenstep.explain.shown import BY_NAME, TOPICS
 
 
@@ -204,4 +205,4 @@ def test_nothing_to_exchange_has_no_bus_bandwidth():
     ],
 )  # fmt: skip
 def test_numbers_read_with_four_digits(value, unit, expected):
-    assert text.format_quantity(value, unit) == expected
+    assert explain.format_quantity(value, unit) == expected

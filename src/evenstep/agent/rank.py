@@ -104,10 +104,10 @@ class Agent:
     @cached_property
     def _conductor(self) -> Conductor:
         """Tries actions. Made when the first is asked for: most jobs ask for none."""
+        from evenstep.agent.actions.action import Power
         from evenstep.agent.actions.conductor import Conductor
         from evenstep.agent.actions.cores import Cores
         from evenstep.agent.actions.garbage import Garbage
-        from evenstep.agent.actions.power import Power
 
         place = self.identity
         return Conductor(

@@ -19,7 +19,8 @@ from evenstep.diagnose.compare.result import (
     reason_met,
 )
 from evenstep.errors import UsageError
-from evenstep.report.page import comparison_page, sheet
+from evenstep.report.page import sheet
+from evenstep.report.terminal import comparison as words
 from evenstep.report.terminal.comparison import render
 
 
@@ -75,8 +76,8 @@ def _show(
 ) -> None:
     baseline = accounts[0]
     if args.html is not None:  # before printing: the reader may close the pipe early
-        page = comparison_page.render(baseline.name, found, normalised=args.normalised)
-        sheet.write(args.html, page)
+        drawn = page(baseline.name, found, normalised=args.normalised)
+        sheet.write(args.html, drawn)
     document = _document(accounts, found, failed, args.normalised)
     text = partial(render, baseline.name, found, normalised=args.normalised)
     show(document, text, as_json=args.json)
@@ -102,3 +103,12 @@ def _run(run: Account, *, normalised: bool) -> dict[str, Any]:
     known = {"name": run.name, "run_id": run.diagnosis.run.get("run_id"), "ranks": run.world,
              "nodes": run.nodes, "steps": run.steps}  # fmt: skip
     return known if normalised else {**known, "summary": run.diagnosis.summary}
+
+
+def page(baseline: str, comparisons: Sequence[Comparison], *, normalised: bool = False) -> str:
+    """Render the page. Raises `MissingExtra` without jinja2."""
+    known = {change.metric for item in comparisons for change in item.changes}
+    labels = {name: label for name, label in words.LABELS.items() if name in known}
+    template = sheet.template("comparison.html.j2", "the page of a comparison", words=words)
+    shown = {"comparisons": comparisons, "normalised": normalised, "labels": labels}
+    return str(template.render(baseline=baseline, **shown))

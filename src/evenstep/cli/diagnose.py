@@ -18,7 +18,6 @@ from evenstep.diagnose.predict.what_if import WhatIfGain, answers, parse
 from evenstep.errors import UsageError
 from evenstep.export.anonymise import Scrubber, anonymise_trace
 from evenstep.importers.opening import Bundle, InputPaths, is_run, open_bundle, sort_out
-from evenstep.report import markdown
 from evenstep.report.terminal import brief, terminal
 from evenstep.trace.spool.folder import RUNS
 from evenstep.trace.trace import Trace
@@ -185,7 +184,7 @@ def _render(diagnosis: Diagnosis, asked: Sequence[WhatIfGain], form: str) -> Any
     if form == "json":
         told = {"what_if": [one.to_json() for one in asked]} if asked else {}
         return {**diagnosis.to_json(), **told}
-    render = {"verbose": terminal.render, "markdown": markdown.render}.get(form, brief.render)
+    render = {"verbose": terminal.render, "markdown": brief.markdown}.get(form, brief.render)
     parts = (render(diagnosis), terminal.render_answers(asked))
     return "\n\n".join(text.rstrip() for text in parts if text)
 

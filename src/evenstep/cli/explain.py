@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from evenstep import words
 from evenstep.cli.arguments import Parser
 from evenstep.cli.terminal import show
 from evenstep.errors import UsageError
-from evenstep.explain import shown, text
+from evenstep.explain import shown
 from evenstep.explain.shown import BY_NAME, TOPICS
 from evenstep.explain.topic import SCHEMA, Topic
 from evenstep.reproduce.systems import CLAIMS, Claim
@@ -29,11 +31,12 @@ ARITHMETIC = {
     "bandwidth_bound": "efficiency",
     "latency_bound": "allreduce",
 }
+WIDTH = 80
+DIGITS = 4  # one more than in a report, so that they can be checked
 
 
 def main(args: argparse.Namespace) -> int:
-    words = args.words or []
-    name, options = (words[0], words[1:]) if words else ("", [])
+    name, *options = args.words or [""]
     as_json = args.json or "--json" in options
     options = [option for option in options if option != "--json"]
     lines: Callable[[Mapping[str, Any]], Iterable[str]]
@@ -46,10 +49,10 @@ def main(args: argparse.Namespace) -> int:
         }
         lines = _list_text
     elif name in BY_NAME:
-        data, lines = _quantity(BY_NAME[name], options), text.answer
+        data, lines = _quantity(BY_NAME[name], options), answer
     elif name == PUBLISHED:
         _refuse(name, options)
-        data, lines = shown.published_comparison(), text.published_lines
+        data, lines = shown.published_comparison(), published_lines
     else:
         data, lines = _mode(name, options), _mode_text
     show(data, lambda: "\n".join(lines(data)), as_json=as_json)
@@ -143,15 +146,102 @@ def _list_text(data: Mapping[str, Any]) -> Iterable[str]:
 
 def _columns(rows: Mapping[str, str]) -> Iterable[str]:
     for name, meaning in rows.items():
-        yield from text.hanging_lines(f"  {name:<30}", meaning)
+        yield from hanging_lines(f"  {name:<30}", meaning)
 
 
 def _mode_text(data: Mapping[str, Any]) -> Iterable[str]:
     yield f"{data['topic'].replace('_', ' ')} ({data['layer']})"
-    yield from text.section("symptom", [data["symptom"]])
-    yield from text.section("what to look at", data["look_at"])
-    yield from text.section("remedy, best first", data["remedy"])
-    yield from text.section("how to confirm", [data["confirm"]])
+    yield from section("symptom", [data["symptom"]])
+    yield from section("what to look at", data["look_at"])
+    yield from section("remedy, best first", data["remedy"])
+    yield from section("how to confirm", [data["confirm"]])
     if "arithmetic" in data:
         yield ""
-        yield from text.answer(data["arithmetic"])
+        yield from answer(data["arithmetic"])
+
+
+def format_quantity(value: float | None, unit: str) -> str:
+    """A number with its unit: "798.4 ms", "49.66 %", "unknown"."""
+    if unit == "share":
+        return words.number(value and 100 * value, "%", digits=DIGITS)
+    if unit in ("ns", "bytes"):
+        return (words.duration if unit == "ns" else words.size)(value, digits=DIGITS)
+    return words.number(value, unit, digits=DIGITS)
+
+
+def answer(data: Mapping[str, Any]) -> Iterator[str]:
+    """Lines of the answer of a topic, `data` from `Topic.answer`."""
+    width = max((len(row["name"]) for row in data["rows"]), default=0)
+    for row in data["rows"]:
+        head = f"{row['name']:<{width}}  {format_quantity(row['value'], row['unit']):>14}  "
+        yield from hanging_lines(head, row["meaning"])
+    yield ""
+    for formula in data["formulas"]:
+        yield from hanging_lines("", f"{formula['text']}   [{formula['source']}]")
+    for note in data["notes"]:
+        yield from hanging_lines("", note)
+    if "claim" in data:
+        yield ""
+        yield from hanging_lines("", data["claim"]["sentence"])
+
+
+def published_lines(data: Mapping[str, Any]) -> Iterator[str]:
+    """Lines of the published comparison, `data` from `published_comparison`."""
+    for system in data["systems"]:
+        yield from hanging_lines("", f"{system['name']}   [{system['source']}]")
+        yield from hanging_lines("  ", system["model"])
+        yield from hanging_lines("  ", "from: " + "; ".join(system["inputs"]))
+        numbers = [
+            f"{n['name']} {format_quantity(n['value'], n['unit'])}" for n in system["fitted"]
+        ]
+        yield from hanging_lines("  ", "fitted: " + ("; ".join(numbers) or "nothing"))
+        for row in system["rows"]:
+            yield _measured_text(row)
+            yield from hanging_lines("        ", row["note"])
+        whose = "predicted rows" if any(map(_is_predicted, system["rows"])) else "rows not fitted"
+        yield f"  mean error of {whose}: {100 * system['mean_error']:.1f} %"
+        yield from hanging_lines("  ", system["limits"])
+        yield ""
+    yield f"Mean error of {data['predicted_rows']} predicted rows: {100 * data['mean_error']:.1f} %"
+    yield "In parentheses: no prediction, as what was measured is not what is modelled"
+    yield ""
+    yield "Whole training steps, simulated from their presets:"
+    for row in data["simulated"]:
+        yield _measured_text(row)
+    errors = [abs(row["error"]) for row in data["simulated"] if _is_predicted(row)]
+    mean, worst = 100 * sum(errors) / len(errors), 100 * max(errors)
+    yield f"  a simulated step is off by {mean:.1f} % on average, {worst:.1f} % at most"
+    yield ""
+    yield "Claims with a preset (`evenstep explain TOPIC --preset NAME`):"
+    for claim in data["claims"]:
+        error = f"{100 * claim['error']:+6.1f} %"
+        yield from hanging_lines(
+            f"  {claim['topic']:<12}{claim['name']:<20}{error}  ", claim["says"]
+        )
+
+
+def _is_predicted(row: Mapping[str, Any]) -> bool:
+    return row["modelled"] and not row["fitted"]
+
+
+def _measured_text(row: Mapping[str, Any]) -> str:
+    unit = row["unit"]
+    error = f"{100 * row['error']:+.1f} %"
+    how = "fitted" if row["fitted"] else error if row["modelled"] else f"({error})"
+    bound = "more than " if row["bound"] else ""
+    measured = bound + format_quantity(row["measured"], unit)
+    predicted = format_quantity(row["predicted"], unit.partition(" ")[0])  # without "per …"
+    head = f"  {row['what']:<33} "
+    return f"{head}{measured:>{56 - len(head)}} {predicted:>13}{how:>10}"
+
+
+def hanging_lines(head: str, text: str) -> list[str]:
+    """Lines of a text behind its head; further lines are indented below the text."""
+    return textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
+
+
+def section(title: str, items: Sequence[str]) -> Iterator[str]:
+    """A titled list, each item a paragraph."""
+    yield f"\n{title}"
+    for item in items:
+        yield from textwrap.wrap(item, WIDTH, initial_indent="  ", subsequent_indent="    ")

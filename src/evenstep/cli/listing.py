@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from evenstep.cli.explain import hanging_lines
 from evenstep.cli.terminal import print_json, show
-from evenstep.explain.text import hanging_lines
 from evenstep.report.schema import schema
 from evenstep.scenario import fields, presets
 

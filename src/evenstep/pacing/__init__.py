@@ -6,9 +6,8 @@ here reads a clock, does I/O or imports torch.
 """
 
 from evenstep.pacing.account import TrialBudget
-from evenstep.pacing.observation import Decision, Reason, Slowest, StepObservation
+from evenstep.pacing.observation import Decision, Plan, Reason, Slowest, StepObservation
 from evenstep.pacing.pacer import CONTROLLERS, OBJECTIVES, Pacer, PacerSettings
-from evenstep.pacing.plans import Plan
 from evenstep.pacing.waits import WaitEstimator
 
 __all__ = [

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from evenstep.pacing.account import SHARE, RankLedger, TrialBudget
-from evenstep.pacing.observation import Decision, Reason, StepObservation
+from evenstep.pacing.observation import Decision, Plan, PlanBook, Reason, StepObservation
 from evenstep.pacing.paper import PaperRule
-from evenstep.pacing.plans import Plan, PlanBook
 from evenstep.pacing.random_trial import ALWAYS, BLOCK_STEPS, RandomTrial, acts
 from evenstep.pacing.slack import LocalSlack, RollingWindow, SharedSlack
 

@@ -15,10 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.agent.actions import garbage
-from evenstep.agent.actions.action import Facts
+from evenstep.agent.actions.action import Facts, Power
 from evenstep.agent.actions.cores import Cores, share
 from evenstep.agent.actions.garbage import Garbage
-from evenstep.agent.actions.power import Power
 
 MS = 1_000_000
 PLAIN = Facts(100 * MS, 0, 0, 0, 0, 1, 4, 4)

@@ -9,11 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from evenstep.agent.actions import board, conductor, garbage, link
-from evenstep.agent.actions.action import Facts
+from evenstep.agent.actions.action import Facts, Power
 from evenstep.agent.actions.cores import Cores
 from evenstep.agent.actions.garbage import Garbage
 from evenstep.agent.actions.link import LinkToken, StorageTurns
-from evenstep.agent.actions.power import Power
 from evenstep.agent.recording.entries import GroupState
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.errors import EvenstepError

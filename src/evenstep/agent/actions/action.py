@@ -12,6 +12,8 @@ from typing import NamedTuple
 from evenstep.pacing.random_trial import OUTLIER
 
 FACTS_STEPS = 64  # steady steps that facts are means of
+WORTH = 0.05  # smallest share of a step spent waiting that is worth a proposal
+SPENT = 0.8  # share of the wait by which the rank could be slower
 
 
 class Facts(NamedTuple):
@@ -50,3 +52,22 @@ class Action:
 
     def end(self, step: int) -> None:
         """Stop acting; restore everything."""
+
+
+class Power(Action):
+    """Proposes lower clocks for an early rank; never applied.
+
+    Published gains are 20 to 30 % of energy (Perseus, Chung et al. 2024; EnvPipe, Choi et al.
+    2023). A clock takes milliseconds to change and needs privileges; until that has been measured
+    on a device, the proposal is written into the trace and nothing is changed.
+    """
+
+    name = "power"
+    note = "planned only"
+
+    def applies(self, facts: Facts) -> str:
+        """Where a rank waits for others step after step."""
+        waited = facts.waited_ns / max(1, facts.step_ns)
+        if waited < WORTH:
+            return ""
+        return f"early by {waited:.0%} of a step: clocks of {1 - SPENT * waited:.0%} would do"

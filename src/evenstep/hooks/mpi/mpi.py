@@ -18,9 +18,8 @@ from typing import Any
 
 from evenstep.agent.stacks import Hooks, ObservedRank, RankInWorld
 from evenstep.hooks.mpi import calls
-from evenstep.hooks.mpi.collectives import MpiCollectives
+from evenstep.hooks.mpi.collectives import MpiCollectives, MpiMessages
 from evenstep.hooks.mpi.groups import ENDERS, MAKERS, MpiGroups
-from evenstep.hooks.mpi.messages import MpiMessages
 from evenstep.hooks.mpi.methods import Enter, Ticket, Watch, assign
 from evenstep.hooks.mpi.requests import Requests, all_if, all_of, one_of, some_of
 from evenstep.hooks.repeating import InferredSteps

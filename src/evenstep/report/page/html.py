@@ -22,7 +22,6 @@ from evenstep.diagnose.measure.hosts import metric_samples
 from evenstep.diagnose.measure.overview import step_table
 from evenstep.diagnose.predict.what_if import WhatIfGain
 from evenstep.diagnose.sentences import partial, sureness, verdict
-from evenstep.report import markdown
 from evenstep.report.page import fabric, sheet
 from evenstep.report.page.fabric import hosts, places
 from evenstep.report.page.overview import PHASES_IN_ORDER, curve, distributions, drawn_map, per_rank
@@ -30,7 +29,7 @@ from evenstep.report.page.sheet import Chart, pack
 from evenstep.report.page.sizes import sizes
 from evenstep.report.page.timeline import Timeline, timeline
 from evenstep.report.page.waiting import host_waits, waiting
-from evenstep.report.terminal import terminal
+from evenstep.report.terminal import brief, terminal
 from evenstep.report.terminal.sentences import describe_actions, stragglers
 from evenstep.report.terminal.style import unbroken
 from evenstep.trace.columns import Columns, rows_by_key
@@ -94,7 +93,7 @@ def render(
         cost=waiting_cost(diagnosis, trace, price_per_rank_hour),
         said=verdict(diagnosis.findings, diagnosis.summary),
         partial=partial(diagnosis.summary, diagnosis.limits),
-        markdown=markdown.render(diagnosis),
+        markdown=brief.markdown(diagnosis),
         shown=shown,
         answers=answers,
         scaling=drawn,

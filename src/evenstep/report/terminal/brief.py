@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from evenstep import words
@@ -13,12 +14,14 @@ from evenstep.diagnose.levels import NAMED
 from evenstep.diagnose.sentences import Verdict, best, partial, sureness, verdict
 from evenstep.report.terminal.sentences import growth, pacing_in_brief
 from evenstep.report.terminal.style import Style
-from evenstep.report.terminal.terminal import bar, legend, scaling, step_time
+from evenstep.report.terminal.terminal import bar, legend, scaling, step_time, where
 from evenstep.words import capital, cells, duration, is_known, percent, plural, printable, seen_at
 
 OTHERS = 3  # findings after the first with a line each
 LINES = 2  # of cause, remedy and place
 GREEN, BOLD, DIM = "32", "1", "2"
+FINDINGS = 5
+_MARKS = re.compile(r"([\\`*_\[\]<>|#])")
 
 
 def render(diagnosis: Diagnosis, *, width: int | None = None, color: bool | None = None) -> str:
@@ -118,3 +121,36 @@ def _notices(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
     if notice := diagnosis.run.get("preempted"):
         told = f"attempt {notice['attempt']} was preempted ({notice['signal']} at {notice['at']})"
         yield from style.wrap(capital(printable(told)))
+
+
+def markdown(diagnosis: Diagnosis) -> str:
+    """Render the verdict in bold, its cause and remedy, and the findings as a table."""
+    return "\n".join(_markdown_lines(diagnosis)) + "\n"
+
+
+def _markdown_lines(diagnosis: Diagnosis) -> Iterator[str]:
+    said = verdict(diagnosis.findings, diagnosis.summary)
+    change = f" ({said.change})" if said.change else ""
+    yield f"**{_escaped(said.head)}**{change}"
+    yield ""
+    place = "" if said.healthy or not diagnosis.findings else seen_in(diagnosis.findings[0])
+    for label, text in (("Why", said.why), ("Do", said.action), ("In", place)):
+        if text:
+            yield f"- {label}: {_escaped(text)}"
+    yield f"- {step_time(diagnosis, brief=True)}"
+    if lacking := partial(diagnosis.summary, diagnosis.limits):
+        yield f"- {lacking}"
+    if diagnosis.findings and not said.healthy:
+        yield from ("", "| cause | where | costs | certainty | remedy |", "|" + " --- |" * 5)
+        for finding in diagnosis.findings[:FINDINGS]:
+            remedy = best(finding)
+            cells = (
+                finding.title, where(finding), percent(finding.severity),
+                sureness(finding.confidence), remedy.action if remedy else "",
+            )  # fmt: skip
+            yield "| " + " | ".join(_escaped(cell) for cell in cells) + " |"
+
+
+def _escaped(text: str) -> str:
+    """Escape Markdown in text that may contain names from a trace."""
+    return _MARKS.sub(r"\\\1", printable(text))
