@@ -16,7 +16,6 @@ from pathlib import Path
 from benchmarks import mlperf
 from benchmarks.measure import Row
 from evenstep.cli import explain
-from evenstep.explain import shown
 from evenstep.reproduce.published import training
 from evenstep.reproduce.published.rows import PublishedRow, System
 from evenstep.reproduce.published.table import systems
@@ -35,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> list[Row]:
     """One row for each system, and one for the claims with a preset."""
-    data = shown.published_comparison()
+    data = explain.published_comparison()
     print("\n".join(explain.published_lines(data)), file=sys.stderr)
     worst = max(data["claims"], key=lambda claim: abs(claim["error"]))
     claims = Row(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from evenstep.scenario import fields, schema
+from evenstep.cli import listing
+from evenstep.scenario import schema
 
 PAGE = Path(__file__).with_suffix(".md")
 HEAD = """\
@@ -24,10 +25,10 @@ to use scenarios.
 
 def page() -> str:
     """The whole page."""
-    return HEAD + "".join(map(row, fields.document()["fields"]))
+    return HEAD + "".join(map(row, listing.document()["fields"]))
 
 
-def row(field: fields.FieldEntry) -> str:
+def row(field: listing.FieldEntry) -> str:
     """One field as a row of the table."""
     default = "" if field["default"] is None else f"`{schema.literal(field['default'])}`"
     cells = (f"`{field['name']}`", default, field["allowed"], field["meaning"])

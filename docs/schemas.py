@@ -25,6 +25,7 @@ from evenstep.cli.completion import Completions
 from evenstep.cli.ctl import PaceState
 from evenstep.cli.demo import DemoRuns
 from evenstep.cli.env import Environment
+from evenstep.cli.listing import FieldsDocument
 from evenstep.cli.selftest import SelfTest
 from evenstep.diagnose.compare.history import History
 from evenstep.diagnose.compare.result import Changed, MetricChange, StepTimePart
@@ -40,7 +41,6 @@ from evenstep.reproduce.evaluation import EvaluationDocument
 from evenstep.reproduce.published.rows import Fitted
 from evenstep.reproduce.published.table import ErrorEstimate
 from evenstep.reproduce.table_one import Figure, Published, TableOneFit
-from evenstep.scenario.fields import FieldsDocument
 from evenstep.scenario.presets import PresetsDocument
 from evenstep.simulate.calibrate.calibrate import CalibrationDocument
 from evenstep.simulate.result import CollectiveUse, LinkUse, Result, Shares, StepTime

@@ -123,13 +123,13 @@ def _predict(args: argparse.Namespace) -> int:
 
 
 def _fields(args: argparse.Namespace) -> int:
-    from evenstep.scenario import fields
+    from evenstep.cli import listing
     from lab.scenario import Scenario
 
     if args.json:
-        print(json.dumps(fields.document(Scenario), indent=2, ensure_ascii=False))
+        print(json.dumps(listing.document(Scenario), indent=2, ensure_ascii=False))
     else:
-        print(fields.describe_fields(Scenario), end="")
+        print(listing.describe_fields(Scenario), end="")
     return 0
 
 

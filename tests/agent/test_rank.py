@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from evenstep.agent.actions.action import Action
+from evenstep.agent.actions.conductor import Action
 from evenstep.agent.rank import LOOK_STEPS, Agent
 from evenstep.agent.recording.entries import GroupState
 from evenstep.agent.recording.phases import Word

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from evenstep.host.sources import SourceUnavailable, all_sources
 from evenstep.host.sources.allocator import AllocatorSource
 from evenstep.host.sources.amdgpu import AmdgpuSource
-from evenstep.host.sources.cpu import CpuSource
+from evenstep.host.sources.cpu import CpuSource, RaplSource
 from evenstep.host.sources.nic import (
     InfinibandSource,
     NicSource,
@@ -20,7 +20,6 @@ from evenstep.host.sources.nic import (
 )
 from evenstep.host.sources.nvml import NvmlSource, throttling
 from evenstep.host.sources.nvml_library import sysfs_address
-from evenstep.host.sources.rapl import RaplSource
 from evenstep.host.sources.source import NVIDIA, pick, visible
 from tests.agent.fake_host import plant, two_node_host
 from tests.agent.fake_nvml import LOST, NOT_SUPPORTED, FakeGpu, FakeNvml

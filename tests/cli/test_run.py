@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from evenstep.cli import run
-from evenstep.compiled.library import Library
+from evenstep.compiled import Library
 from evenstep.trace.spool.folder import RunFolder
 
 #: A stand-in for a rank: claims its spool and names this machine in it, as a header would.

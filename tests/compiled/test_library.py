@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 import evenstep
-from evenstep.compiled import LibrarySource, build, find, library
+from evenstep import compiled
+from evenstep.compiled import LibrarySource, build, find
 
 C = "long twice(long x) { return 2 * x; }\n"
 CPP = '#include <atomic>\nextern "C" long twice(long x) { std::atomic<long> y{x}; return 2 * y; }\n'
@@ -113,7 +114,7 @@ def test_a_compiler_that_never_ends_is_given_up(source, environ, tmp_path, monke
     slow = tmp_path / "slow"
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
     slow.chmod(0o755)
-    monkeypatch.setattr(library, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(compiled, "TIMEOUT_S", 0.2)
     assert "took more than" in build(source, environ | {"CC": str(slow)}).reason
 
 

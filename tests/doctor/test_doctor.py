@@ -7,7 +7,7 @@ from string import Formatter
 import pytest
 
 from evenstep.cli.main import main
-from evenstep.compiled.library import Library
+from evenstep.compiled import Library
 from evenstep.doctor import examination
 from evenstep.doctor.check import TEXTS, Severity
 from evenstep.doctor.examination import examine

@@ -13,11 +13,11 @@ import weakref
 import pytest
 
 from evenstep.agent.recording.recorder import Recorder
+from evenstep.agent.stacks import Tested
 from evenstep.attachment import agent
 from evenstep.frameworks import accelerate, deepspeed
 from evenstep.frameworks import loop as loops
 from evenstep.frameworks.loop import Loop
-from evenstep.hooks.tested import Tested
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.layout import Phase
 from evenstep.trace.spool.spool import Spool

@@ -2,7 +2,7 @@
 
 import threading
 
-from evenstep.hooks.torch.message_orders import MessageOrders
+from evenstep.agent.recording.entries import MessageOrders
 
 
 def test_messages_are_counted_by_tag_within_bounds():

@@ -2,9 +2,9 @@
 
 import pytest
 
-from evenstep.hooks import tested
+from evenstep.agent import stacks
 
-TESTED = tested.Tested("stack", "2.4", "2.10")
+TESTED = stacks.Tested("stack", "2.4", "2.10")
 
 
 @pytest.mark.parametrize("found", ["2.4", "2.4.0", "2.9", "2.10", "2.10.3", "2.10.0rc1"])

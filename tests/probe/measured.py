@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from itertools import permutations
 
 from evenstep.probe.outcome import ProbedPlace, ProbeResult, Reduction
-from evenstep.probe.rank import teams
+from evenstep.probe.preflight import teams
 from evenstep.statistics.outliers import series
 
 USUAL_NS, MESSAGE_BYTES = 1_000_000.0, 4_000_000

@@ -8,8 +8,7 @@ import pytest
 
 import evenstep
 from evenstep.cli.main import main
-from evenstep.probe.preflight import with_ranks
-from evenstep.probe.rank import ProbePlan
+from evenstep.probe.preflight import ProbePlan, with_ranks
 from evenstep.scenario.scenario import load
 from evenstep.simulate.simulation import simulate
 from tests.forks import python

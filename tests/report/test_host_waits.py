@@ -7,9 +7,9 @@ import pytest
 
 from evenstep.diagnose.lateness.case import open_case
 from evenstep.diagnose.lateness.cost import Blame
-from evenstep.report.page import waiting as module
+from evenstep.report.page import overview as module
+from evenstep.report.page.overview import host_waits
 from evenstep.report.page.sheet import Chart
-from evenstep.report.page.waiting import host_waits
 from evenstep.trace.trace import Trace
 from tests.report.small_run import NODES, STEPS, WAIT_NS
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.lateness.case import open_case
+from evenstep.report.page.fabric import ALGORITHMS, sizes
 from evenstep.report.page.sheet import Chart
-from evenstep.report.page.sizes import ALGORITHMS, sizes
 from evenstep.trace.trace import Trace
 from tests.report.small_run import MS, RANKS
 

@@ -5,8 +5,8 @@ import pytest
 
 from evenstep.diagnose.lateness.case import open_case
 from evenstep.diagnose.lateness.cost import Blame
+from evenstep.report.page.overview import NO_RANK, waiting
 from evenstep.report.page.sheet import Chart
-from evenstep.report.page.waiting import NO_RANK, waiting
 from evenstep.trace.spool.layout import Phase
 from evenstep.trace.trace import Trace
 from tests.report.small_run import FIRST_STEP, LATE_RANK, RANKS, STEPS, WAIT_NS

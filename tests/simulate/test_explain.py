@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.cli import explain
+from evenstep.cli.explain import BY_NAME, TOPICS
 from evenstep.errors import EvenstepError, UsageError
 from evenstep.explain import topic
-from evenstep.explain.shown import BY_NAME, TOPICS
 
 
 def ask(topic, **given):

@@ -1,6 +1,6 @@
 import pytest
 
-from evenstep.explain.shown import BY_NAME
+from evenstep.cli.explain import BY_NAME
 from evenstep.reproduce.published import collectives, table, training
 from evenstep.reproduce.published.rows import PublishedRow
 from evenstep.reproduce.published.table import estimate, systems

@@ -3,10 +3,10 @@ import tomllib
 
 import pytest
 
+from evenstep.cli.listing import describe_fields, document
 from evenstep.errors import ConfigError
 from evenstep.scenario import scenario as scenarios
 from evenstep.scenario import schema
-from evenstep.scenario.fields import describe_fields, document
 from evenstep.scenario.scenario import Scenario, parse, without_effect
 from evenstep.simulate.simulation import set_up, simulate
 from tests.simulate.worlds import scenario

@@ -104,8 +104,7 @@ class Agent:
     @cached_property
     def _conductor(self) -> Conductor:
         """Tries actions. Made when the first is asked for: most jobs ask for none."""
-        from evenstep.agent.actions.action import Power
-        from evenstep.agent.actions.conductor import Conductor
+        from evenstep.agent.actions.conductor import Conductor, Power
         from evenstep.agent.actions.cores import Cores
         from evenstep.agent.actions.garbage import Garbage
 

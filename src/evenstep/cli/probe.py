@@ -16,8 +16,7 @@ from evenstep.probe import preflight
 from evenstep.probe.document import document, floors, render
 from evenstep.probe.findings import Judgement, judge
 from evenstep.probe.outcome import ProbeResult
-from evenstep.probe.preflight import Ended
-from evenstep.probe.rank import ProbePlan
+from evenstep.probe.preflight import Ended, ProbePlan
 
 
 def main(args: argparse.Namespace) -> int:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from evenstep.agent.stacks import Tested
 from evenstep.frameworks.loop import Loop
-from evenstep.hooks.tested import Tested
 from evenstep.trace.spool.layout import Phase
 
 TESTED = Tested("accelerate", "0.34", "1.15")

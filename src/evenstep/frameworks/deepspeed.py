@@ -10,8 +10,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from evenstep.agent.stacks import Tested
 from evenstep.frameworks.loop import Loop
-from evenstep.hooks.tested import Tested
 from evenstep.trace.spool.layout import Phase
 
 TESTED = Tested("deepspeed", "0.16", "0.19")

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.agent.settings import config
+from evenstep.agent.stacks import Tested
 from evenstep.errors import ConfigError
 from evenstep.frameworks.loop import Loop, callback
-from evenstep.hooks.tested import Tested
 from evenstep.hooks.torch.phases import batch_length
 from evenstep.trace.spool.folder import default_path
 from evenstep.trace.spool.layout import Phase

@@ -19,8 +19,8 @@ from typing import Any
 
 from evenstep.agent.rank import Agent
 from evenstep.agent.recording.steps import StepClock
+from evenstep.agent.stacks import Tested
 from evenstep.attachment import agent
-from evenstep.hooks.tested import Tested
 from evenstep.hooks.wrapping import undo
 from evenstep.trace.spool.layout import Phase
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.agent.settings import config
+from evenstep.agent.stacks import Tested
 from evenstep.attachment import agent
 from evenstep.errors import EvenstepError
 from evenstep.frameworks.loop import Loop
-from evenstep.hooks.tested import Tested
 from evenstep.trace.spool.folder import RUNS, RunFolder
 
 TESTED = Tested("ray", "2.60", "2.60")

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from evenstep.agent.stacks import Tested
 from evenstep.attachment import session
 from evenstep.frameworks.loop import Loop, StepMark, callback
-from evenstep.hooks.tested import Tested
 from evenstep.trace.spool.layout import Phase
 
 TESTED = Tested("transformers", "4.57", "5.24")

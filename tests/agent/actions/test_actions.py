@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.agent.actions import garbage
-from evenstep.agent.actions.action import Facts, Power
+from evenstep.agent.actions.conductor import Facts, Power
 from evenstep.agent.actions.cores import Cores, share
 from evenstep.agent.actions.garbage import Garbage
 

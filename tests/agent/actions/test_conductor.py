@@ -5,8 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from evenstep.agent.actions.action import FACTS_STEPS, Action, Facts
-from evenstep.agent.actions.conductor import Conductor
+from evenstep.agent.actions.conductor import FACTS_STEPS, Action, Conductor, Facts
 from evenstep.agent.recording.steps import ClosedStep
 from evenstep.host.resources import ResourceUse
 from evenstep.pacing import TrialBudget

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from evenstep.agent.actions import board, conductor, garbage, link
-from evenstep.agent.actions.action import Facts, Power
+from evenstep.agent.actions.conductor import Facts, Power
 from evenstep.agent.actions.cores import Cores
 from evenstep.agent.actions.garbage import Garbage
 from evenstep.agent.actions.link import LinkToken, StorageTurns

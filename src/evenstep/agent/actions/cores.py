@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from evenstep.agent.actions.action import Action, Facts
+from evenstep.agent.actions.conductor import Action, Facts
 
 WORTH = 0.02  # smallest share of a step ready without a core that is worth a trial
 

@@ -30,7 +30,7 @@ from bisect import insort
 from math import inf
 from pathlib import Path
 
-from evenstep.agent.actions.action import FACTS_STEPS, Action, Facts
+from evenstep.agent.actions.conductor import FACTS_STEPS, Action, Facts
 from evenstep.agent.recording.collector import NEVER
 from evenstep.pacing.random_trial import BLOCK_STEPS, RARE
 

@@ -6,7 +6,9 @@ One closure packs the record, at a quarter of the cost of three calls with a doz
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 
 from evenstep.agent.recording.phases import Word
@@ -31,6 +33,9 @@ _ENDED_ELSEWHERE = int(Flag.ON_DEVICE | Flag.HOST_BLOCKED)
 _LAST_ENTRY, _STEP = Word.LAST_ENTRY, Word.STEP
 
 _get_ident = threading.get_ident
+LIMIT = 4096  # kinds counted: a program may use a new tag each time, so the least recent is dropped
+#: Index of the group, peer, operation, tag.
+Like = tuple[int, int, int, int]
 
 
 class GroupState:
@@ -120,3 +125,27 @@ def collective_recorder(
         return seq
 
     return collective
+
+
+class MessageOrders:
+    """Counts messages of each kind: the n-th of a pair and tag is the same on both ends. Every
+    operation is atomic under the interpreter's lock."""
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self._limit = limit
+        self._orders: OrderedDict[Like, Callable[[], int]] = OrderedDict()
+
+    @property
+    def counted(self) -> bool:
+        """Whether any messages were counted."""
+        return bool(self._orders)
+
+    def next(self, kind: Like) -> int:
+        """The number of messages of this kind before this one."""
+        orders = self._orders
+        order = orders.setdefault(kind, count().__next__)()
+        with suppress(KeyError):  # another thread has dropped it
+            orders.move_to_end(kind)
+            if len(orders) > self._limit:
+                orders.popitem(last=False)
+        return order

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from time import monotonic_ns, thread_time_ns
 from typing import Any
 
-from evenstep.agent.recording.entries import GroupState
+from evenstep.agent.recording.entries import GroupState, MessageOrders
 from evenstep.agent.recording.phases import Word
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.hooks.mpi import calls
@@ -25,7 +25,6 @@ from evenstep.hooks.mpi.calls import (
 from evenstep.hooks.mpi.groups import MpiGroups
 from evenstep.hooks.mpi.methods import Enter, Ticket, Watch
 from evenstep.hooks.repeating import MESSAGE, InferredSteps
-from evenstep.hooks.torch.message_orders import MessageOrders
 from evenstep.trace.spool.layout import NO_PEER, WORD_GROUP_SEQ, Flag, Op, Phase
 
 _NOT_BLOCKING = int(Flag.ASYNC | Flag.EXIT_UPPER_BOUND)

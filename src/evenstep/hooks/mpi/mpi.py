@@ -16,14 +16,13 @@ from functools import partial
 from time import monotonic_ns
 from typing import Any
 
-from evenstep.agent.stacks import Hooks, ObservedRank, RankInWorld
+from evenstep.agent.stacks import Hooks, ObservedRank, RankInWorld, Tested
 from evenstep.hooks.mpi import calls
 from evenstep.hooks.mpi.collectives import MpiCollectives, MpiMessages
 from evenstep.hooks.mpi.groups import ENDERS, MAKERS, MpiGroups
 from evenstep.hooks.mpi.methods import Enter, Ticket, Watch, assign
 from evenstep.hooks.mpi.requests import Requests, all_if, all_of, one_of, some_of
 from evenstep.hooks.repeating import InferredSteps
-from evenstep.hooks.tested import Tested
 from evenstep.hooks.wrapping import Wrapped, replace_attribute, undo
 
 _get_ident = threading.get_ident
@@ -184,8 +183,6 @@ class MpiStack:
     def hooks(self, agent: ObservedRank) -> Hooks:
         """Hooks of communicators and requests."""
         import mpi4py
-
-        from evenstep.hooks.mpi.mpi import MpiHooks
 
         found = str(mpi4py.__version__)
         library = str(self._mpi.Get_library_version()).split("\n")[0].strip("\0 ")

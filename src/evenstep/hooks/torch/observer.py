@@ -12,11 +12,10 @@ from collections.abc import Callable
 from time import monotonic_ns, thread_time_ns
 from typing import Any
 
-from evenstep.agent.recording.entries import GroupState
+from evenstep.agent.recording.entries import GroupState, MessageOrders
 from evenstep.agent.recording.phases import Word
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.hooks.torch.groups import Groups
-from evenstep.hooks.torch.message_orders import MessageOrders
 from evenstep.hooks.torch.operations import dtype_codes
 from evenstep.hooks.torch.works import Batches, KeptWorks
 from evenstep.hooks.wrapping import replace_attribute

@@ -12,11 +12,10 @@ def all_sources(*, thread_id: int, device_index: int | None) -> list[Source]:
     torch's numbering, or None for all visible GPUs."""
     from evenstep.host.sources.allocator import AllocatorSource
     from evenstep.host.sources.amdgpu import AmdgpuSource
-    from evenstep.host.sources.cpu import CpuSource
+    from evenstep.host.sources.cpu import CpuSource, RaplSource
     from evenstep.host.sources.nccl_ras import NcclRas
     from evenstep.host.sources.nic import InfinibandSource, NicSource
     from evenstep.host.sources.nvml import NvmlSource
-    from evenstep.host.sources.rapl import RaplSource
 
     return [
         CpuSource(thread_id),

@@ -23,12 +23,18 @@ from evenstep.diagnose.measure.overview import step_table
 from evenstep.diagnose.predict.what_if import WhatIfGain
 from evenstep.diagnose.sentences import partial, sureness, verdict
 from evenstep.report.page import fabric, sheet
-from evenstep.report.page.fabric import hosts, places
-from evenstep.report.page.overview import PHASES_IN_ORDER, curve, distributions, drawn_map, per_rank
+from evenstep.report.page.fabric import hosts, places, sizes
+from evenstep.report.page.overview import (
+    PHASES_IN_ORDER,
+    curve,
+    distributions,
+    drawn_map,
+    host_waits,
+    per_rank,
+    waiting,
+)
 from evenstep.report.page.sheet import Chart, pack
-from evenstep.report.page.sizes import sizes
 from evenstep.report.page.timeline import Timeline, timeline
-from evenstep.report.page.waiting import host_waits, waiting
 from evenstep.report.terminal import brief, terminal
 from evenstep.report.terminal.sentences import describe_actions, stragglers
 from evenstep.report.terminal.style import unbroken

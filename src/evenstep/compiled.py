@@ -1,4 +1,8 @@
-"""A source as a shared library: found in the cache, or compiled into it.
+"""C and C++ sources of the package as shared libraries, compiled once for a user and a machine.
+
+A launcher calls `build` before its processes start; these call `find`, which starts no process, and
+load the library with `ctypes`. Neither raises: without a library they give the reason, and the
+caller goes on without it.
 
 A library's name has digests of its inputs: source, flags, machine and C library, inputs that the
 caller names (version and ABI of torch), and the compiler's version. It is written in a private
