@@ -9,9 +9,11 @@ from evenstep.diagnose.graph.gaps import (
     FURTHEST,
     LARGEST_WEIGHT,
     SURE,
+    WHOLE,
     Gaps,
     _pace_of,
     clearly,
+    fit_shares,
     gaps_between,
     other_record,
     weighted_median,
@@ -163,6 +165,28 @@ def test_a_misfit_is_clearly_less_by_more_than_a_floor_and_a_share_of_what_is_le
     after = np.array([5.0, 4.9, 10.0, 87.0, 86.9])
     assert clearly(after, before, 5.0).tolist() == [False, True, False, False, True]
     assert 100 - 87 < SURE * 87 < 100 - 86.9
+
+
+@pytest.mark.parametrize(("part", "opens", "found"), [
+    (0.0, False, 0.0), (1.0, False, 1.0),
+    (0.0, True, 0.0), (1.0, True, 0.0),
+])  # fmt: skip
+def test_work_before_a_wait_is_none_of_a_gap_in_which_a_step_begins(part, opens, found):
+    """Steps of one lane with eight gaps of 100 µs of work each, of which the first also waits for
+    what is over after 50 to 330 µs."""
+    steps, gaps = np.divmod(np.arange(8 * 24), 8)
+    over = np.full((FURTHEST, len(steps)), -np.inf)
+    over[0, gaps == 0] = (50 + 40 * (np.arange(24) % 8)) * US
+    after = np.maximum(over[0] + (1 - part) * 100 * US, 100 * US)
+    some = Gaps(
+        np.arange(len(steps)), gaps, gaps, 2 * steps, opens & (gaps == 0), gaps < 0, after,
+        np.full(len(steps), np.nan), over,
+    )  # fmt: skip
+    nothing = np.full((8, FURTHEST), np.nan)
+    share, _ = fit_shares(some, nothing, np.ones(8, bool), WHOLE)
+    expected = nothing.copy()
+    expected[0, 0] = found
+    np.testing.assert_array_equal(share, expected)
 
 
 #: Two lanes: the first has two steps, and its third entry is issued in another record.

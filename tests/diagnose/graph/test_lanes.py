@@ -130,18 +130,23 @@ def test_a_send_was_waited_for_when_its_thread_saw_its_end_not_when_it_was_recei
     assert mine == [(0, received, 3.5), (0, reduction, 6), (0, sent, 6)]
 
 
-@pytest.mark.parametrize(("received", "waited"), [(6, []), (4.1, [(0, 0, 1)])])
-def test_a_sender_that_goes_on_before_its_message_is_received_has_not_waited(received, waited):
-    """Rank 0 hands its message over at 1 and computes from 4, when its send has ended."""
+@pytest.mark.parametrize(
+    ("received", "goes_on", "waited"),
+    [(6, 4, []), (4.1, 4, [(0, 0, 1)]), (4.1, 4.02, [(0, 0, 1)]), (4.1, 4.021, [])],
+)
+def test_a_sender_has_waited_that_goes_on_at_once_but_not_before_its_message_is_received(
+    received, goes_on, waited
+):
+    """Rank 0 hands its message over at 1 and computes when its send has ended, at 4, or later."""
     run = Run(2)
     run.message(0, 0, Op.SEND, 1, 0, 1, 4)
-    run.record(0, Kind.PHASE, 0, 4, 7, op=int(Phase.FORWARD))
+    run.record(0, Kind.PHASE, 0, goes_on, 7, op=int(Phase.FORWARD))
     run.message(1, 0, Op.RECV, 0, 0, 2, received, flags=Flag(0))
     run.step(0, 0, 0, 8)
     run.step(1, 0, 0, 8)
     found = run.graph()
     assert waits(found) == [*waited, (1, 0, 2)]
-    assert after(found.operations.over_ns) == [6 if received == 6 else 4]
+    assert after(found.operations.over_ns) == [4 if waited else received]
 
 
 def test_an_operation_was_over_when_the_first_thread_that_waited_for_it_went_on():

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.graph.peers import (
+    Peers,
     _away,
     _before,
     beginning,
+    between_barriers,
     message_ends,
     micro_batches,
     peers,
@@ -120,6 +122,42 @@ def test_work_by_place_is_written_back_where_it_came_from():
     own = found.own_ns.copy()
     all_.assign(own, 2 * all_.by_place(own))
     assert own.tolist() == (2 * found.own_ns).tolist()
+
+
+@pytest.mark.parametrize(
+    ("came", "cut", "past"),
+    [
+        ([1, 4], [[3, 7], [7, 6]], [[5, 5]]),
+        ([1, 5], [[3, 7], [7, 6]], [[5, 5]]),  # half of them wait: enough
+        ([5, 5], [[10, 13]], []),  # nobody does
+    ],
+)
+def test_work_is_cut_where_most_wait_for_everybody_and_other_waits_are_of_it(came, cut, past):
+    """Two lanes at three places: one wait of all, over at 5; one of another kind from 8 to 10, and
+    so counts with the work after it; and an end. Own work 3, 2, 3 and 7, 1, 3."""
+    at = np.array([came[0], 8, 20, came[1], 8, 20])
+    wait = np.array([0, 1, -1] * 2)
+    part = Peers(
+        np.arange(2), np.zeros(1, int), np.arange(6).reshape(1, 2, 3), np.ones((1, 2, 3), bool)
+    )
+    found = SimpleNamespace(
+        rows=Columns({"wait": wait, "at_ns": at}),
+        operations=Columns({"over_ns": np.array([5, 10])}),
+    )
+    own = np.array([3.0, 2, 3, 7, 1, 3])
+    work, over = between_barriers(found, part, own, np.array([True, False]))
+    assert work[:, 0].tolist() == cut
+    assert over[:, 0].tolist() == past
+
+
+def test_a_lane_that_was_in_no_wait_has_passed_no_barrier_at_a_known_time():
+    rows = {"wait": np.array([0, -1, 0, -1, -1, -1]), "at_ns": np.array([1, 9, 2, 9, 9, 9])}
+    there = np.array([[[1, 1], [1, 1], [0, 1]]], bool)
+    part = Peers(np.arange(3), np.zeros(1, int), np.arange(6).reshape(1, 3, 2), there)
+    found = SimpleNamespace(rows=Columns(rows), operations=Columns({"over_ns": np.array([5])}))
+    work, over = between_barriers(found, part, np.full(6, 2.0), np.array([True]))
+    assert work[:, 0].tolist() == [[2, 2, 0], [2, 2, 2]]
+    np.testing.assert_array_equal(over[:, 0], [[5, 5, np.nan]])
 
 
 def test_without_messages_there_are_no_micro_batches():

@@ -6,7 +6,7 @@ where no wait is recorded, waits are inferred from the order and times of entrie
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -107,19 +107,17 @@ def _in_order(rows: Columns) -> Array:
 def single_operations(table: Columns, operations: Columns) -> Columns:
     """Operations of one member and no group, in queues of their lanes: those of a table with lane,
     step, and when they were entered (enter_ns) and over (leave_ns)."""
-    nothing = np.zeros(len(table), np.int64)
-    columns: dict[str, Any] = dict.fromkeys(operations, nothing)
+    columns = {name: np.zeros(len(table), operations[name].dtype) for name in operations}
     columns |= {
         "queue": int(operations.queue.max(initial=-1)) + 1 + table.lane,
         "sequence": np.arange(len(table)),
         "step": table.step,
-        "group": nothing - 1,
-        "members": nothing + 1,
+        "group": np.full(len(table), NONE),
+        "members": np.ones(len(table), np.int64),
         "last_ns": table.enter_ns,
         "over_ns": table.leave_ns,
     }
-    columns |= dict.fromkeys(("whole", "message", "queues", "uneven"), np.zeros(len(table), bool))
-    return Columns({name: columns[name] for name in operations})
+    return Columns(columns)
 
 
 def _table(rows: Columns, enter: Array | None, wait: Array | None, order: Array | int) -> Columns:

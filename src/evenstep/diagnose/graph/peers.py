@@ -170,11 +170,11 @@ def _kinds(graph: Graph, rows: Array, link: str) -> list[Array]:
 def _away(graph: Graph, ends: Array) -> Array:
     """How many members of its group further on the receiver of each message is, where the first
     follows the last; 0 if unknown or no message. (operations + 1,)."""
-    line = (np.append(graph.operations.group, -1) + 1) * len(graph.ranks) + ends
+    group = np.append(graph.operations.group, -1) + 1
+    line = group * len(graph.ranks) + ends
     known = (ends >= 0).all(axis=0)
     members = np.unique(line[:, known])
-    group, own = members // len(graph.ranks), line[0] // len(graph.ranks)
-    size = np.searchsorted(group, own, side="right") - np.searchsorted(group, own)
+    size = np.bincount(members // len(graph.ranks), minlength=int(group.max()) + 1)[group]
     source, target = np.searchsorted(members, line)
     return np.where(known, (target - source) % np.maximum(size, 1), 0)
 
@@ -276,7 +276,7 @@ def micro_batches(graph: Graph) -> MicroBatches | None:
         return None
     others = (whole[batch] - own[of_lane])[shared] / rest[shared]
     mine = (own / size)[of_lane][shared]
-    covariance = float(((mine - mine.mean()) * (others - others.mean())).mean())
+    covariance = float(((mine - mine.mean()) * others).mean())
     correlation = linear(rank_values(mine), rank_values(others))  # that few long ones do not move
     common = whole[batch] / count[batch]
     reliable = min(max(covariance, 0.0) / max(float(common[shared].var()), 1e-12), 1.0)
