@@ -46,7 +46,7 @@ class Gaps(NamedTuple):
     def sample(self) -> Gaps:
         """The gaps of some steps and lanes, spread evenly."""
         every = -(-len(self.row) // MOST_GAPS)
-        kept = self.cell // 2 % every == 0 if every > 1 else slice(None)
+        kept = self.cell // 2 % every == 0
         return Gaps(*(part[..., kept] for part in self))
 
     def waits(self, share: Array) -> Iterator[tuple[Array, Array]]:
