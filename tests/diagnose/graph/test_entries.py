@@ -93,6 +93,28 @@ def test_a_root_that_left_after_the_last_in_nearly_all_calls_waits(calls, short,
     assert rows.decides[~mine].tolist() == [waits] * (2 * calls)
 
 
+@pytest.mark.parametrize(
+    ("flags", "known"),
+    [
+        (Flag(0), False),  # the call returned, which may be as it was handed over
+        (Flag.HOST_BLOCKED, True),
+        (Flag.ASYNC, True),
+        (Flag.ASYNC | Flag.EXIT_UPPER_BOUND, False),
+        (Flag.ASYNC | Flag.EXIT_UPPER_BOUND | Flag.HOST_BLOCKED, True),
+    ],
+)
+def test_of_a_root_whose_end_is_not_known_no_wait_is_known(flags, known):
+    run = Run()
+    for turn in range(10):
+        for rank in range(3):
+            since = 10 * turn
+            run.collective(
+                rank, turn, turn, since + 2 * rank, since + 5, Op.BROADCAST, flags, peer_or_root=0
+            )
+    rows = found(run).rows
+    assert rows.waits[rows.lane == 0].tolist() == [known] * 10
+
+
 def test_members_that_come_together_tell_nothing_of_a_root():
     """Within 0.1 ms of each other."""
     run = Run()
