@@ -231,6 +231,16 @@ def test_a_clock_was_set_where_it_went_further_than_clocks_drift(sign, drifts, b
         assert 9e9 < found.breaks_ns[0] < 10e9
 
 
+@pytest.mark.parametrize(("crossed_ns", "middle"), [(0, 50), (2, 49), (3, None)])
+def test_a_bound_that_crosses_itself_by_more_than_stamps_are_rounded_by_tells_nothing(
+    crossed_ns, middle
+):
+    """Also where there is no other."""
+    only = np.zeros(1)
+    found = line(only, only, only + 50, only + 50 - crossed_ns)
+    assert (found and found.offset_ns.tolist()) == (middle and [middle])
+
+
 BOUNDS = st.lists(
     st.tuples(st.floats(1e6, 1e9), st.floats(1, 1e6), st.floats(1, 1e6), st.integers(0, 3)),
     min_size=1, max_size=40,

@@ -369,3 +369,22 @@ def test_a_ring_has_its_latest_records_in_any_range_and_by_slots(tmp_path, writt
         assert sorted(every) == list(range(oldest, newest + 1))
         slots = [(seq - 1) % capacity for seq in every]
         assert slots == sorted(slots)
+
+
+@pytest.mark.parametrize(
+    ("used", "filled"),
+    [
+        ([], 0),
+        ([0], 64),
+        ([63], 64),
+        ([0, 64], 128),
+        ([0, 128], 64),
+        ([64], 0),
+        ([0, 64, 129], 130),
+    ],
+)
+def test_slots_behind_a_stretch_that_was_never_used_are_not_read(used, filled):
+    """Of 130 slots, in stretches of 64: they are filled in order."""
+    numbers = np.zeros(130, np.uint64)
+    numbers[used] = 5
+    assert reader._count_filled(numbers) == filled

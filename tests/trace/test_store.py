@@ -4,6 +4,7 @@ import copy
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -284,6 +285,15 @@ def test_a_damaged_table_is_a_sentence(folder, tmp_path, name):
         table.write_bytes(data[:-420] + noise + data[-20:])
         with pytest.raises(TraceError, match=r"cannot be read: \w[^\n]+$"):
             load(copied).of_kind(Kind.STEP)
+
+
+def test_what_a_query_has_no_memory_for_lies_in_a_folder_that_is_gone_afterwards(folder):
+    with open_tables(folder) as connection:
+        asked = "select current_setting('temp_directory'), current_setting('memory_limit')"
+        place, memory = connection.execute(asked).fetchone()
+        assert Path(place).is_dir()
+        assert memory == "1.8 GiB"  # 2 GB
+    assert not Path(place).exists()
 
 
 @pytest.mark.parametrize("name", ["ranks.parquet", "summaries.parquet"])

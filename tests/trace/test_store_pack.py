@@ -134,6 +134,34 @@ def test_a_record_that_is_written_to_while_it_is_copied_is_not_in_the_copy(tmp_p
     assert len(times) == 2
 
 
+def test_what_is_no_record_is_copied_as_it_was_read_first(tmp_path, monkeypatch):
+    """The heartbeat changes at each look at the header; nothing of that becomes zero."""
+    path = RunFolder(tmp_path).spool_path(0, 0)
+    path.parent.mkdir(parents=True)
+    spool = Spool.create(path, identity(0), ring_bytes=64 * RECORD_BYTES, summary_bytes=1)
+    read, beats = os.pread, []
+
+    def beating(file, length, start):
+        data = bytearray(read(file, length, start))
+        if start == 0:
+            beats.append(0xFF - len(beats))
+            data[HEARTBEAT_OFFSET : HEARTBEAT_OFFSET + 8] = bytes([beats[-1]]) * 8
+        return bytes(data)
+
+    monkeypatch.setattr(os, "pread", beating)
+    write_pack([path], tmp_path / "node-h0.pack")
+    monkeypatch.undo()
+    spool.shut()
+    [extent] = extents(tmp_path / "node-h0.pack")
+    with extent.file.open("rb") as file:
+        file.seek(extent.offset)
+        copied = file.read(extent.size)
+    whole = bytearray(path.read_bytes())
+    whole[HEARTBEAT_OFFSET : HEARTBEAT_OFFSET + 8] = bytes([beats[1]]) * 8  # the first is of sizes
+    assert copied[: spool.regions.ring_offset] == whole[: spool.regions.ring_offset]
+    assert len(beats) == 2
+
+
 def test_collecting_until_the_job_ends_outlives_no_rank_that_was_killed(run, tmp_path, monkeypatch):
     add_last_fact(unclosed(run, 3), "ended", {"signal": "SIGKILL"})
     naps = iter([None])  # the job may start again within the grace, and this one has ended

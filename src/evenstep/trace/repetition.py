@@ -325,9 +325,7 @@ def _at_pauses(calls: _Calls, place: int, kept: Array, since: int, period: int) 
     usual = np.array([np.median(pauses[at::period]) for at in range(period)])
     wanted = collective[:period]
     last = int(np.argmax(np.where(wanted, usual, -1.0) if wanted.any() else usual))
-    cuts = kept[np.arange(since + last, len(kept), period)]
-    open_end = cuts[-1] + 1 == len(calls.ended[calls.of(place)])
-    return cuts[:-1] if open_end and not calls.ended[calls.of(place)][-1] else cuts
+    return kept[np.arange(since + last, len(kept), period)]
 
 
 def _periods_per_step(pauses: Array, period: int) -> int:
@@ -378,11 +376,13 @@ def _of_all(calls: _Calls, reference: int, cuts: Array) -> dict[int, Array]:
 
 def _whole(cuts: Array, ended: Array) -> int:
     """How many cuts there are up to the last step in which a rank has its usual number of calls,
-    and to its last call known to have ended: records of some ranks may end before others'."""
+    and to its last call known to have ended, or before its last where no end is known: records of
+    some ranks may end before others'."""
     calls = np.diff(cuts)
     whole = int(np.flatnonzero(calls >= np.median(calls))[-1]) + 2
     over = np.flatnonzero(ended > 0)
-    return min(whole, int(np.searchsorted(cuts, over[-1], "right"))) if len(over) else whole
+    last = over[-1] if len(over) else len(ended) - 2
+    return min(whole, int(np.searchsorted(cuts, last, "right")))
 
 
 def _like(calls: _Calls, place: int, step: Array, count: int) -> Array:

@@ -18,9 +18,10 @@ from evenstep.diagnose.graph.gaps import (
     other_record,
     weighted_median,
 )
-from evenstep.diagnose.graph.reached import _ends_before, _held_ns
+from evenstep.diagnose.graph.reached import _beside_compute, _ends_before, _held_ns
 from evenstep.diagnose.graph.streams import AT_ONCE_NS, TELLING
 from evenstep.trace.columns import Columns
+from evenstep.trace.spool.layout import Op
 
 SEEDS = pytest.mark.parametrize("seed", range(8))
 US = 1_000.0
@@ -189,6 +190,19 @@ def test_work_before_a_wait_is_none_of_a_gap_in_which_a_step_begins(part, opens,
     np.testing.assert_array_equal(share, expected)
 
 
+@SEEDS
+def test_of_each_kind_the_misfit_of_the_gaps_beside_its_own_is_told(seed):
+    """Of gaps of the same lane, step and direction, its own among them."""
+    gaps, share = drawn(np.random.default_rng(seed), count=16)
+    kind = np.arange(16) % 4
+    gaps = gaps._replace(kind=kind, pair=kind // 2)
+    same, beside = fit_shares(gaps, share, np.zeros(4, bool), WHOLE)
+    np.testing.assert_array_equal(same, share)
+    misfit = gaps.misfit(share, gaps.paces(share))[0][kind]
+    of_cell = [misfit[gaps.cell == cell].mean() for cell in gaps.cell]
+    assert beside == pytest.approx([np.mean(np.array(of_cell)[kind == one]) for one in range(4)])
+
+
 #: Two lanes: the first has two steps, and its third entry is issued in another record.
 ROWS = {
     "lane": [0, 0, 0, 0, 1, 1], "step": [3, 3, 4, 4, 3, 3], "enter_ns": [10, 30, 60, 100, 5, 50],
@@ -242,6 +256,25 @@ def test_the_operation_before_of_its_kind_ends_before_each_entry(seed):
             assert found[at] == last.get(kind, found[at])
             assert (found[at] < 0) == (kind not in last)
             last[kind] = over
+
+
+@pytest.mark.parametrize(
+    ("held", "reached"),
+    [([0, 1, 0, 1], [0, 0, 2, 2]), ([0, 0, 0, 0], [0, 1, 2, 3]), ([1, 1, 1, 1], [0, 1, 2, 3])],
+)
+def test_what_is_always_held_is_entered_where_compute_was_then(held, reached):
+    """Two steps of an all-reduce and a barrier, and which of these streams or hosts hold."""
+    rows = Columns({
+        "lane": np.zeros(4, int), "step": np.array([0, 0, 1, 1]), "operation": np.array([0, 1] * 2),
+        "enter_ns": np.array([10, 20, 30, 40]), "leave_ns": np.array([15, 25, 35, 45]),
+        "slack_ns": np.zeros(4, int), "sends": np.zeros(4, bool),
+    })  # fmt: skip
+    operations = Columns({
+        "op": np.array([int(Op.ALL_REDUCE), int(Op.BARRIER)]), "message": np.zeros(2, bool),
+        "root": np.full(2, -1), "size_bytes": np.zeros(2, int), "members": np.full(2, 2),
+    })  # fmt: skip
+    found = _beside_compute(rows, operations, np.zeros(4, int), np.array(held, bool))
+    assert found.tolist() == reached
 
 
 @SEEDS

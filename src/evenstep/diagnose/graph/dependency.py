@@ -81,7 +81,7 @@ def _groups(ops: Columns, sent: OperationMessages) -> Array:
     agreed = ops.role == Role.CLIP  # by all
     place = np.where(ops.role == Role.EMBEDDING, ops.dp_rank, np.where(agreed, 0, ops.stage))
     lane = np.where(agreed, 0, ops.lane)
-    alone = [np.arange(len(ops)), *[none - 1] * 4]
+    alone = [np.arange(len(ops)), *[none] * 4]
     collective = [-1 - ops.optype, ops.turn, place, lane, ops.seq_id]
     message = [none - 2**40, sent.pair, none, none, none]
     return key_numbers(*np.where(sent.pair >= 0, message, np.where(together, collective, alone)))

@@ -251,5 +251,6 @@ def weighted_median(values: Array, weight: Array, group: Array, count: int = 0) 
     first = np.searchsorted(group, np.arange(count + 1))
     edges = np.append(0.0, line)[first]
     middle = np.searchsorted(line, (edges[:-1] + edges[1:]) / 2)
-    there = edges[1:] > edges[:-1]
-    return np.where(there, np.append(values, 0.0)[np.minimum(middle, len(values))], 0.0)
+    found, there = np.zeros(count), edges[1:] > edges[:-1]
+    found[there] = values[middle[there]]
+    return found

@@ -85,6 +85,8 @@ def line(when: Array, at: Array, low: Array, high: Array) -> OffsetLine | None:
     `when` is a time that is never set back, `at` the clock's own."""
     order = np.argsort(when, kind="stable")
     order = order[low[order] <= high[order] + ROUNDING_NS]  # else the stamps themselves are wrong
+    if not len(order):
+        return None
     when, at, low, high = when[order], at[order], low[order], high[order]
     stretches = []
     begins = _set_at(when, low, high)
