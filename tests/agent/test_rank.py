@@ -263,6 +263,11 @@ def test_what_is_started_is_stopped_and_the_trace_says_so(life):
     assert facts["cost"]["background_cpu_ns"] >= 0
 
 
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_rank_0_alone_leads_its_job_in_changes_of_settings(life, rank):
+    assert life(Everything(), rank=rank, world=3)._control._leads == (rank == 0)
+
+
 def test_actions_of_the_settings_are_asked_for_at_the_start(life):
     agent = life(Everything(), act="power")
     assert read_spool(agent.spool.path).facts["act"] == {"asked": "power", "since_step": 0}

@@ -347,6 +347,7 @@ def test_a_step_that_began_says_what_the_one_before_has_spent_and_from_zero_on(r
     assert len(counters) == 6
     first, second = records(recorder, Kind.STEP)
     assert (first["seq"], first["step"], first["held_ns"]) == (seq, 0, 9)
+    assert first[["op", "peer_or_root", "parent", "group_seq"]].tolist() == (0, 0, 0, 0)
     assert (second["step"], second["parent"], second["peer_or_root"]) == (1, 0, 0)
 
 

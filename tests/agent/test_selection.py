@@ -73,6 +73,16 @@ def test_what_is_no_set_of_ranks_is_refused(text):
         config.resolve({"record_ranks": text}, {}, {})
 
 
+@pytest.mark.parametrize("parsed", [
+    selection.ranks_text, selection.nodes_text, selection.names_text,
+])  # fmt: skip
+@pytest.mark.parametrize("value", [True, False, None, 1.5, {"a": 1}, [], ""])
+def test_what_is_no_text_number_or_list_is_no_part_of_a_job(parsed, value):
+    with pytest.raises(ValueError, match=r".*"):
+        parsed(value)
+    assert parsed(["7", 8]) in ("7,8", "7-8")
+
+
 def test_a_part_comes_from_the_file_the_environment_and_arguments():
     written = {"pace": {"ranks": [4, 0], "partitions": "a,b"}}
     given = config.resolve({"pace_nodes": "n1"}, {"EVENSTEP_PACE_FIRST_NODES": "4"}, written)

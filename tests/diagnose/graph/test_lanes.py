@@ -70,6 +70,16 @@ def test_a_wait_for_nothing_on_record_is_for_something_unknown():
     assert not table.queues.any()
 
 
+def test_waits_of_ranks_that_called_nothing_on_record_are_for_something_unknown():
+    run = Run(2)
+    for rank in range(2):
+        run.wait(rank, 0, 2, 5 + rank)
+        run.step(rank, 0, 0, 8)
+    found = run.graph()
+    assert waits(found) == [(0, 0, 2), (1, 1, 2)]
+    assert after(found.operations.over_ns) == [5, 6]
+
+
 def test_a_wait_too_short_to_tell_is_for_nothing_unknown():
     found = two_groups((0.1, 0.11), (3, 9))
     assert len(found.operations) == 2

@@ -137,7 +137,7 @@ def _looks(
 
 def _window(reports: Sequence[WindowReport], late: Late | None) -> _Window:
     """The window as it is remembered."""
-    step_ns = max((report.step_ns for report in reports), default=0) or 1
+    step_ns = max([1, *(report.step_ns for report in reports)])
     steps = max((report.steps for report in reports), default=0)
     excess = {r.rank: by / step_ns for r, by in zip(reports, _excess(reports), strict=True)}
     return _Window(None if late is None else late.rank, excess, steps)

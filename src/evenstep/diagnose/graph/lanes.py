@@ -215,7 +215,7 @@ def _send_waits(span: LaneExtent, rows: Columns, phases: Columns, over: Array) -
 def _after_calls(waits: Columns, rows: Columns) -> Columns:
     """The waits, begun at the last call that their thread made within them: until it returned from
     that call, it waited for something else."""
-    if not len(waits) or not len(rows):
+    if not len(rows):
         return waits
     rows = rows.select(grouped_order(rows.lane, rows.enter_ns, rows.seq))
     last = TimeLine(rows.lane, rows.enter_ns).before(waits.lane, waits.leave_ns - 1) - 1
