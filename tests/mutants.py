@@ -4,9 +4,10 @@
 
 One change a time, drawn by chance from all there are in a package: a comparison, an operator, a
 number, a condition turned round, a result or a statement left out. Which tests a line needs is
-learned first, from one run of the package's tests under coverage, and kept until its sources or
-tests change; a line that only processes run by tests execute gets the package's `jobs`. A test that
-fails with a change counts where it passes without, alone or behind the same tests, and fails again.
+learned first, from one run of the package's tests and what they start under coverage, and kept
+until its sources or tests change; a line that only forks and what is killed execute gets the
+package's `jobs`. A test that fails with a change counts where it passes without, alone or behind
+the same tests, and fails again.
 What is changed lies in a copy of the tree. Settings in capitals, texts, what an exception says and
 annotations are let be: they are choices, not logic.
 """
@@ -45,11 +46,23 @@ MEMORY_BYTES = 16 << 30
 LEARNED = "EVENSTEP_MUTANTS_LEARN"  # PACKAGE:FILE, to learn
 CULPRIT = "EVENSTEP_MUTANTS_CULPRIT"  # the file that takes the name of the test that failed
 KEPT = Path(tempfile.gettempdir()) / "evenstep-mutants"
+#: Of a process that a test starts: `sitecustomize` beside the package while the tests of lines are
+#: learned, with the place of its data and the files to watch.
+WATCHED = """
+import os
+if test := os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]:
+    import atexit, coverage
+    watch = coverage.Coverage(
+        data_file={!r}, data_suffix=True, config_file=False, include={!r}, context=test)
+    watch.start()
+    atexit.register(watch.save)
+    atexit.register(watch.stop)
+"""
 
 
 class Package(NamedTuple):
-    """Files to change, the tests that should notice, and those for lines that no test executes: of
-    processes, and of a module's own."""
+    """Files to change, the tests that should notice, and those for lines of which it is not known
+    which execute them: of processes, and of a module's own."""
 
     sources: tuple[str, ...]
     tests: tuple[str, ...]
@@ -337,21 +350,30 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if _WATCH in session.config.stash:
         watch = session.config.stash[_WATCH]
         watch.stop()
-        data = watch.get_data()
         sharing = defaultdict(list)
         for test, fixtures in _shared.items():
             for fixture in fixtures:
                 sharing[fixture].append(test)
-        lines = {
-            str(Path(file).relative_to(Path.cwd())): {
-                line: sorted({test for one in names for test in sharing.get(one, [one])})
-                for line, names in data.contexts_by_lineno(file).items()
-            }
-            for file in data.measured_files()
-        }
+        lines: Any = defaultdict(lambda: defaultdict(set))
+        for data in (watch.get_data(), *map(_stored, Path.cwd().glob("watched.*"))):
+            for file in data.measured_files():
+                mine = lines[str(Path(file).relative_to(Path.cwd()))]
+                for line, names in data.contexts_by_lineno(file).items():
+                    mine[line].update(test for one in names for test in sharing.get(one, [one]))
         took = {test: spent for test, spent in _took.items() if test not in _failed}
         file = os.environ[LEARNED].partition(":")[2]
-        Path(file).write_text(json.dumps({"took": took, "lines": lines}))
+        Path(file).write_text(json.dumps({"took": took, "lines": lines}, default=sorted))
+
+
+def _stored(file: Path) -> Any:
+    """What a process that a test started has executed; nothing where it was killed meanwhile."""
+    from coverage import CoverageData
+    from coverage.exceptions import DataError
+
+    data = CoverageData(str(file))
+    with suppress(DataError):
+        data.read()
+    return data
 
 
 class Learned(NamedTuple):
@@ -414,8 +436,11 @@ def learn(package: str) -> Learned:
     if not file.exists():
         command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.mutants", "-m", "not clock"]
         with tempfile.TemporaryDirectory() as folder:
+            watched = [str(path) for path in sources(package, tree(Path(folder)))]
+            child = WATCHED.format(f"{folder}/watched", watched)
+            (Path(folder) / "src" / "sitecustomize.py").write_text(child)
             subprocess.run(
-                [*command, *PACKAGES[package].tests], cwd=tree(Path(folder)), check=False,
+                [*command, *PACKAGES[package].tests], cwd=folder, check=False,
                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                 env=environment(Path(folder)) | {LEARNED: f"{package}:{file}"},
             )  # fmt: skip
@@ -557,6 +582,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
     args = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in the background
     result = 0
     for package in args.packages or PACKAGES:
         learned = learn(package)
