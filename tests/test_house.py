@@ -39,11 +39,11 @@ BUDGET = {
     "scenario": 1175,  # fields without effect are told, of failures, prices and repairs too
     "simulate": 8500,  # an algorithm without effect is told; links are fitted to messages, too
     "statistics": 754,
-    "trace": 6005,  # marks of who waits to join are a run's
+    "trace": 6007,  # marks of who waits to join are a run's
     "watch": 1625,  # parts of a step that it has not are not named
     "workers": 279,
 }
-WHOLE = 76_481
+WHOLE = 76_482
 
 
 def imports(name):

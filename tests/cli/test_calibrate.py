@@ -1,14 +1,17 @@
 import json
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from evenstep.cli.calibrate import observe
+from evenstep.cli.calibrate import _apart, _is_overlapped, _step_ns, observe
 from evenstep.cli.main import main
 from evenstep.importers.opening import open_trace
 from evenstep.simulate.calibrate.calibrate import calibrate
-from evenstep.trace.spool.layout import Phase
+from evenstep.trace.columns import Columns
+from evenstep.trace.spool.layout import Kind, Phase
 from tests.diagnose.synthetic import MS, World
 from tests.importers.profiles import Profile
 
@@ -106,3 +109,68 @@ def test_steps_with_an_evaluation_are_left_out_and_counted():
     found = calibrate(observe(world.delayed(Phase.EVALUATION, table).trace()))
     assert found.measured["steps"] == world.steps - 2
     assert "steps with a checkpoint or an evaluation are left out: 2" in found.limits
+
+
+@pytest.mark.parametrize(
+    ("simulated", "said"),
+    [(96, None), (104, None), (94, "6 % shorter"), (106, "6 % longer"), (210, "110 % longer")],
+)
+def test_a_scenario_whose_step_differs_by_more_than_a_twentieth_says_by_how_much(simulated, said):
+    found = _apart({"mean_ns": 100.0}, {"mean_ns": float(simulated)})
+    assert [text.partition(" than")[0] for text in found] == (
+        [f"the scenario's step is {said}"] if said else []
+    )
+
+
+def test_a_step_lasts_since_the_last_rank_ended_the_one_before_where_that_is_known():
+    """Steps 3, 4 and 6 of two ranks, of which the second is left out: 5 is not known."""
+    grid = SimpleNamespace(
+        steps=np.array([3, 4, 6, 7]), step_ns=np.array([40, 50, 60, 70]),
+        end_ns=np.array([[100, 90], [130, 145], [300, 310], [390, 380]]),
+    )  # fmt: skip
+    steady = np.array([True, True, True, True])
+    assert _step_ns(grid, steady).tolist() == [40, 45, 60, 80]
+    assert _step_ns(grid, np.array([True, False, True, True])).tolist() == [40, 60, 80]
+
+
+#: A rank's backwards (begin and end), and where its collectives begin, each of a step of its own.
+@pytest.mark.parametrize(
+    ("backwards", "calls", "overlapped"),
+    [
+        ([(10, 20), (110, 120), (210, 220)], [15, 115, 225], True),
+        ([(10, 20), (110, 120), (210, 220)], [15, 125, 225], False),
+        ([(10, 20), (110, 120)], [15, 125], False),  # half is not most
+        ([(0, 100)], [97], True),
+        ([(0, 100)], [98], False),  # as good as at its end
+        ([(10, 20)], [5], False),
+        ([(10, 20)], [], False),
+    ],
+)
+def test_collectives_overlap_where_they_begin_within_backward_in_most_steps(
+    backwards, calls, overlapped
+):
+    def rows(times, **more):
+        enter, leave = np.array(times, float).reshape(-1, 2).T
+        same = {name: np.full(len(enter), value) for name, value in more.items()}
+        return Columns({
+            "rank": np.zeros(len(enter), int), "step": np.arange(len(enter)), "enter_ns": enter,
+            "exit_ns": leave, **same,
+        })  # fmt: skip
+
+    found = {
+        Kind.PHASE: rows(backwards, op=int(Phase.BACKWARD)),
+        Kind.COLLECTIVE: rows([(at, at + 1) for at in calls]),
+    }
+    grid = SimpleNamespace(ranks=np.array([0]))
+    assert _is_overlapped(SimpleNamespace(of_kind=found.get), grid) is overlapped
+
+
+@pytest.mark.parametrize(("hidden", "overlapped"), [(9, False), (11, True)])
+def test_without_marks_of_backward_what_compute_hides_tells_of_overlap(hidden, overlapped):
+    """More than a tenth of the transfers."""
+    none = Columns({name: np.zeros(0, int) for name in ("rank", "op", "step")})
+    grid = SimpleNamespace(
+        ranks=np.array([0]), hidden_ns=np.array([hidden]), blocked_ns=np.array([100 - hidden])
+    )
+    trace = SimpleNamespace(of_kind=lambda kind: none)
+    assert _is_overlapped(trace, grid) is overlapped
