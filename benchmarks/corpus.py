@@ -14,7 +14,7 @@ from benchmarks.labelled import faults, simulated, worlds
 from benchmarks.labelled.example import Judged, judged
 from benchmarks.measure import Row
 from evenstep.cli.arguments import Parser, engine_of
-from evenstep.workers.engines import Engine
+from evenstep.workers import Engine
 
 RIGHT_MODE, RIGHT_CULPRIT, SILENT = 0.95, 0.98, 0.98
 TOLERANCE = 0.10

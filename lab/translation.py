@@ -12,7 +12,7 @@ from typing import Any
 from evenstep.errors import UsageError
 from evenstep.scenario.scenario import Scenario as Simulated
 from evenstep.scenario.scenario import parse
-from evenstep.simulate.formulas.steps import normal_exact
+from evenstep.simulate.formulas import normal_exact
 from evenstep.trace.ranks import format_ranks
 from lab.fair.jobs import leaf_of
 from lab.fair.rank import BACKWARD, FORWARD, OPTIMIZER

@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from evenstep.host.locality import locality
-from evenstep.host.pci import PciPlace, distance
-from evenstep.host.sources.nvml_library import Nvml
+from evenstep.host.locality import PciPlace, distance, locality
+from evenstep.host.sources.nvml import Nvml
 from evenstep.host.sysfs import read_int, read_text
 from evenstep.trace.ranks import natural
 from tests.agent.fake_host import GPU_0, NIC_0, plant, two_node_host

@@ -7,13 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from evenstep.host.cgroup import CpuController
 from evenstep.host.resources import (
     ResourceMeter,
     ResourceUse,
     resources_used,
 )
-from evenstep.host.sources.cpu import CpuSource
+from evenstep.host.sources.cpu import CpuController, CpuSource
 from evenstep.host.sysfs import read_text
 from tests.agent.fake_host import plant
 

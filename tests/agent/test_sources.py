@@ -18,8 +18,7 @@ from evenstep.host.sources.nic import (
     ports,
     protocol_counters,
 )
-from evenstep.host.sources.nvml import NvmlSource, throttling
-from evenstep.host.sources.nvml_library import sysfs_address
+from evenstep.host.sources.nvml import NvmlSource, sysfs_address, throttling
 from evenstep.host.sources.source import NVIDIA, pick, visible
 from tests.agent.fake_host import plant, two_node_host
 from tests.agent.fake_nvml import LOST, NOT_SUPPORTED, FakeGpu, FakeNvml

@@ -2,7 +2,7 @@ import pytest
 
 from evenstep.doctor import gpus, versions
 from evenstep.doctor.check import Severity
-from evenstep.host.sources.nvml_library import Nvml
+from evenstep.host.sources.nvml import Nvml
 from tests.agent.fake_nvml import FakeGpu, FakeNvml
 
 #: `nvmlReturn_t` NVML_ERROR_NOT_SUPPORTED

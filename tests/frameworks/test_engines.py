@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks import corpus
+from evenstep import workers
 from evenstep.cli.arguments import Parser
 from evenstep.cli.main import main
 from evenstep.errors import ConfigError, EvenstepError, MissingExtra, UsageError
-from evenstep.workers import ray_engine
-from evenstep.workers.engines import MOST_KILLS, Local, run_piece
-from evenstep.workers.ray_engine import RayEngine
+from evenstep.workers import MOST_KILLS, Local, RayEngine, run_piece
 from tests.diagnose.attempts_run import Start, write
 
 SCENARIO = """
@@ -106,13 +105,13 @@ def test_an_error_that_cannot_be_sent_becomes_one_that_can():
 
 
 def test_a_worker_of_another_version_is_refused():
-    answer = ray_engine._check_and_work("0.0", squared, 2)
+    answer = workers._check_and_work("0.0", squared, 2)
     with pytest.raises(UsageError, match=r"this machine 0\.0: install the same version"):
         answer.unwrap()
 
 
 def test_a_worker_without_evenstep_is_one_sentence():
-    told = ray_engine._unable("…\nModuleNotFoundError: No module named 'evenstep.simulate'")
+    told = workers._unable("…\nModuleNotFoundError: No module named 'evenstep.simulate'")
     assert 'pip install "evenstep[ray]' in told
 
 
@@ -185,9 +184,9 @@ def test_relative_paths_mean_the_same_to_a_worker(runs, monkeypatch, capsys, clu
 def test_the_corpus_is_judged_the_same_by_more_workers(capsys):
     options = ["--seeds", "1", "--only", "heating", "--workers"]
     rows = []
-    for workers in ("1", "2"):
+    for number in ("1", "2"):
         parser = Parser()
         corpus.add_arguments(parser)
-        rows.append(corpus.run(parser.parse_args([*options, workers])))
+        rows.append(corpus.run(parser.parse_args([*options, number])))
     assert rows[0] == rows[1]
     assert all(row.what for row in rows[0])

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.pacing.floor import (
+from evenstep.pacing.waits import (
     EPOCH,
     MOST_LEFT,
     QUANTUM_NS,

@@ -4,9 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from evenstep.cli import simulate, strategies
+from evenstep.cli import reproduce, simulate, strategies
 from evenstep.diagnose.compare.result import MetricChange
-from evenstep.report.page import table_one_figure
 from evenstep.report.terminal import comparison, scaling, sentences, terminal
 from evenstep.report.terminal.style import table
 
@@ -606,7 +605,7 @@ def test_goodput_is_told_with_what_it_is_lost_to_the_most_first():
 
 
 def test_a_panel_has_sizes_by_their_doublings_and_values_from_zero():
-    found = table_one_figure._panel([1, 2, 8], {"a": [10, 20, 40]})
+    found = reproduce._panel([1, 2, 8], {"a": [10, 20, 40]})
     width, height = 460 - 62 - 16, 300 - 42 - 40
     across = [62.0, round(62 + width / 3, 1), 444.0]
     assert found["ticks"] == list(zip(across, [1, 2, 8], strict=True))
@@ -614,7 +613,7 @@ def test_a_panel_has_sizes_by_their_doublings_and_values_from_zero():
     points = zip(across, heights, strict=True)
     assert found["lines"] == {"a": " ".join(f"{x},{y}" for x, y in points)}
     assert found["grid"] == [(258.0, "0"), (203.5, "10"), (149.0, "21"), (94.5, "32"), (40.0, "42")]
-    alone = table_one_figure._panel([4], {"a": [0.5]})
+    alone = reproduce._panel([4], {"a": [0.5]})
     assert (alone["ticks"], alone["grid"][-1]) == ([(62.0, 4)], (40.0, "0.53"))
 
 
@@ -626,7 +625,7 @@ def test_a_family_has_a_panel_of_throughput_with_the_ideal_and_one_of_its_scatte
                        "baseline_cv": 0.1, "coordinated_cv": 0.05}}
         for nodes in (2, 4)
     ]  # fmt: skip
-    rate, scatter = table_one_figure._panels({"family": "BERT", "rows": rows})
+    rate, scatter = reproduce._panels({"family": "BERT", "rows": rows})
     assert (rate["title"], scatter["title"]) == (
         "BERT: throughput, samples/s", "BERT: CV of step time",
     )  # fmt: skip
@@ -640,7 +639,7 @@ def test_timelines_are_beside_each_other_on_one_scale():
     def span(begin, end, rank=0, job=0):
         return {"begin": begin, "end": end, "rank": rank, "job": job, "kind": "compute"}
 
-    before, after = table_one_figure._timelines(
+    before, after = reproduce._timelines(
         "BERT",
         {"nodes": 2, "steps": 3, "controller": "pacing", "after": [span(0, 4)],
          "before": [span(0, 5), span(5, 10, rank=1), span(0, 2, job=1)]},

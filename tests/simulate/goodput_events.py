@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from evenstep.simulate.formulas.reliability import DAY_NS, Goodput, OperatingConditions
+from evenstep.simulate.formulas import DAY_NS, Goodput, OperatingConditions
 
 Floats = NDArray[np.float64]
 

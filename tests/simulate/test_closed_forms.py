@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from evenstep import checkpoints
-from evenstep.simulate.formulas import steps
-from evenstep.simulate.formulas.reliability import DAY_NS, OperatingConditions
+from evenstep.simulate import formulas
+from evenstep.simulate.formulas import DAY_NS, OperatingConditions
 from evenstep.simulate.simulation import simulate
 from tests.simulate.goodput_events import simulate as simulate_weeks
 from tests.simulate.worlds import MS, scenario
@@ -33,7 +33,7 @@ def test_a_step_waits_for_the_slowest_of_n(ranks):
     """E[max of n] of normal draws: what is above the mean agrees to 3 standard errors."""
     result = ran(ranks, noise=JITTER)
     excess = result.step_time.mean_ns / MS - 100 - transfer_ms(result)
-    expected = 10 * steps.normal_exact(ranks)
+    expected = 10 * formulas.normal_exact(ranks)
     assert result.step_time.mean_ns / MS == pytest.approx(
         100 + transfer_ms(result) + expected, rel=0.02
     )
@@ -46,7 +46,7 @@ def test_rare_hits_are_as_frequent_as_one_of_n_is_hit(ranks):
     hits = [{"kind": "hits", "probability": 0.02, "delay_ms": 50}]
     result = ran(ranks, "run.steps=4000", noise=hits)
     compute = 100 + transfer_ms(result)
-    expected = steps.rare_hit(ranks, compute=compute, delay=50, probability=0.02)
+    expected = formulas.rare_hit(ranks, compute=compute, delay=50, probability=0.02)
     assert result.step_time.mean_ns / MS == pytest.approx(expected.mean, rel=0.02)
     assert result.step_time.cv == pytest.approx(expected.cv, rel=0.06)
 
@@ -71,7 +71,7 @@ def test_bounded_lag_is_between_the_mean_and_a_barrier_every_so_often(bound):
     """A barrier every s + 1 steps forbids strictly more: μ + σ E[max]/√(s+1) (Ho et al. 2013)."""
     sets = ("strategy.kind=stale_synchronous", f"strategy.bound={bound}")
     result = ran(16, *sets, noise=JITTER)
-    barrier = 100 + 10 * steps.normal_exact(16) / math.sqrt(bound + 1)
+    barrier = 100 + 10 * formulas.normal_exact(16) / math.sqrt(bound + 1)
     found = result.step_time.mean_ns / MS - transfer_ms(result)
     assert 100 * 0.98 <= found <= barrier * 1.02
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.simulate.formulas import steps
+from evenstep.simulate import formulas
 
 TIMES = st.floats(0, 10)
 
@@ -17,7 +17,7 @@ def by_buckets(forward, backward, transfer, buckets):
 
 @given(TIMES, TIMES, TIMES, st.integers(1, 60))
 def test_overlap_agrees_with_sending_bucket_by_bucket(forward, backward, transfer, buckets):
-    step = steps.overlapped_step(
+    step = formulas.overlapped_step(
         forward=forward, backward=backward, transfer=transfer, buckets=buckets
     )
     assert step.time == pytest.approx(by_buckets(forward, backward, transfer, buckets))
@@ -33,28 +33,28 @@ BUCKETS_MS = 10 * 2 * 63 * (2e-3 + 10e6 / 64 / 10e9 * 1e3)
     ids=["A", "B", "C, a rank 1.2 × slower", "D, a rank 1.2 × slower"],
 )
 def test_the_exact_workload_with_overlap_is_met(forward, backward, time):
-    step = steps.overlapped_step(
+    step = formulas.overlapped_step(
         forward=forward, backward=backward, transfer=BUCKETS_MS, buckets=10
     )
     assert step.time == pytest.approx(time, abs=1e-3)
 
 
 def test_hidden_communication_costs_nothing():
-    assert steps.serial(compute=2.0, transfer=1.0, hidden=1.0).efficiency == 1
-    assert steps.serial(compute=2.0, transfer=2.0).efficiency == 0.5
+    assert formulas.serial(compute=2.0, transfer=1.0, hidden=1.0).efficiency == 1
+    assert formulas.serial(compute=2.0, transfer=2.0).efficiency == 0.5
 
 
 def test_gpt3_needs_the_arithmetic_its_paper_says():
     # Brown et al. 2020, table D.1: 3.14·10^23 FLOP for 174.6 B parameters and 300 B tokens
-    assert steps.transformer_flops(174.6e9, 300e9) == pytest.approx(3.14e23, rel=0.01)
+    assert formulas.transformer_flops(174.6e9, 300e9) == pytest.approx(3.14e23, rel=0.01)
 
 
 def test_megatrons_count_is_six_per_parameter_and_a_little():
-    flops = steps.megatron_flops(1, layers=96, hidden=12288, sequence=2048, vocabulary=51200)
+    flops = formulas.megatron_flops(1, layers=96, hidden=12288, sequence=2048, vocabulary=51200)
     parameters = 12 * 96 * 12288**2  # of the layers
     assert flops == pytest.approx(6 * parameters * (1 + 2048 / 6 / 12288 + 0.0036), rel=1e-3)
 
 
 def test_a_pipeline_fills_once():
-    assert steps.pipeline(8, stages=4, per_micro_batch=1.0) == 11
-    assert steps.pipeline(8, stages=5, interleaved=4, per_micro_batch=1.0) == 9
+    assert formulas.pipeline(8, stages=4, per_micro_batch=1.0) == 11
+    assert formulas.pipeline(8, stages=5, interleaved=4, per_micro_batch=1.0) == 9

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep import checkpoints
-from evenstep.simulate.formulas.reliability import (
+from evenstep.simulate.formulas import (
     DAY_NS,
     HOUR_NS,
     OperatingConditions,

@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.errors import ConfigError
-from evenstep.simulate.formulas.steps import pipeline
+from evenstep.simulate.formulas import pipeline
 from evenstep.simulate.simulation import simulate
 from tests.simulate.worlds import MS, scenario
 

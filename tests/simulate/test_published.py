@@ -6,8 +6,8 @@ from evenstep.reproduce.published.rows import PublishedRow
 from evenstep.reproduce.published.table import estimate, systems
 from evenstep.reproduce.systems import CLAIMS
 from evenstep.scenario import scenario
-from evenstep.simulate.formulas import steps
-from evenstep.simulate.formulas.reliability import DAY_NS, OperatingConditions
+from evenstep.simulate import formulas
+from evenstep.simulate.formulas import DAY_NS, OperatingConditions
 from tests.simulate.goodput_events import simulate
 
 SYSTEMS = {system.name: system for system in systems()}
@@ -52,7 +52,7 @@ def test_a_step_of_zero_takes_what_its_table_says_of_a_whole_training():
     # table 2: days of 300 B tokens, rounded, in steps of sequences of 2,048
     days = (169, 137, 140, 90, 74, 74)
     for (_, layers, hidden, gpus, batch, tflops), told in zip(training.ZERO, days, strict=True):
-        flops = steps.megatron_flops(
+        flops = formulas.megatron_flops(
             batch * 2048, layers=layers, hidden=hidden, sequence=2048, vocabulary=51200,
             recomputed=True,
         )  # fmt: skip

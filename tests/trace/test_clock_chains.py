@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from evenstep.trace.clocks import crossings
+from evenstep.trace.clocks import bounds
 from evenstep.trace.clocks.clocks import align, sharpen
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind, Op
@@ -182,11 +182,11 @@ def test_a_clock_that_was_set_is_followed_on_both_sides(seconds):
 
 
 def test_of_many_messages_some_are_looked_at_all_along(monkeypatch):
-    monkeypatch.setattr(crossings, "MOST_ROWS", COUNT // 3)
+    monkeypatch.setattr(bounds, "MOST_ROWS", COUNT // 3)
     job = Job(2, 0)
     job.messages(0, 1)
     trace = job.trace()
-    rows = crossings._messages(trace, after=0)
+    rows = bounds._messages(trace, after=0)
     received = trace.events.select(trace.events.op == int(Op.RECV)).sorted_by("group_seq")
     looked_at = np.sort(rows.exit[rows.rank == 1])
     assert looked_at.tolist() == received.exit_ns[::6].tolist()  # of 600 ends for 100 rows

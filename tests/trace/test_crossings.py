@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.trace.clocks import crossings as module
-from evenstep.trace.clocks.crossings import crossings
+from evenstep.trace.clocks import bounds as module
+from evenstep.trace.clocks.bounds import crossings
 from evenstep.trace.spool.layout import Flag, Kind, Op
 from tests.trace.synthetic import table, trace_of
 

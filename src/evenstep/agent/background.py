@@ -287,7 +287,7 @@ class Background:
 
     def _record_locality(self) -> None:
         from evenstep.host.locality import locality
-        from evenstep.host.sources.nvml_library import Nvml, NvmlError
+        from evenstep.host.sources.nvml import Nvml, NvmlError
 
         try:
             nvml = Nvml.load()

@@ -15,7 +15,7 @@ from evenstep.errors import UsageError
 from evenstep.values import ValueKind
 
 if TYPE_CHECKING:
-    from evenstep.workers.engines import Engine
+    from evenstep.workers import Engine
 
 USAGE = 2
 MOST_RANKS = 1_000_000
@@ -144,12 +144,12 @@ def new_parser(prog: str, description: str | None) -> Parser:
 def engine_of(args: argparse.Namespace, *, workers: int | None = None) -> Engine:
     """Return the engine of the options. Raises `UsageError` for options that contradict."""
     if args.engine == "ray":
-        from evenstep.workers.ray_engine import RayEngine
+        from evenstep.workers import RayEngine
 
         return RayEngine(args.address, args.workers)
     if args.address is not None:
         raise UsageError("--address needs --engine ray")
-    from evenstep.workers.engines import Local
+    from evenstep.workers import Local
 
     return Local(args.workers or workers)
 

@@ -22,7 +22,7 @@ from evenstep.report.terminal import brief, terminal
 from evenstep.trace.spool.folder import RUNS
 from evenstep.trace.trace import Trace
 from evenstep.words import printable, some
-from evenstep.workers.engines import Local
+from evenstep.workers import Local
 
 
 class OpenedTrace(NamedTuple):

@@ -20,7 +20,7 @@ from evenstep.simulate.study import scaling
 from evenstep.simulate.study.scaling import Study, measured_row
 from evenstep.simulate.study.scaling_sizes import default_sizes
 from evenstep.simulate.study.sweep import SweepRun, expected_s, run_units
-from evenstep.workers.engines import usable_cores
+from evenstep.workers import usable_cores
 
 
 def main(args: argparse.Namespace) -> int:

@@ -20,7 +20,7 @@ from evenstep.simulate.simulation import set_up
 from evenstep.simulate.study.decision import DecisionTable, Limits, compare
 from evenstep.simulate.study.decision_options import AGENT
 from evenstep.simulate.study.margin import Margin
-from evenstep.workers.engines import usable_cores
+from evenstep.workers import usable_cores
 
 #: The field of `Limits` and the type of each limit.
 LIMITS = {

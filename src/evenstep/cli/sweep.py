@@ -17,7 +17,7 @@ from evenstep.scenario import scenario
 from evenstep.simulate.study import sweep
 from evenstep.simulate.study.sweep import SweepDocument, SweepPlan, expected_s, run_units
 from evenstep.simulate.study.sweep_folder import SweepFolder
-from evenstep.workers.engines import Engine, usable_cores
+from evenstep.workers import Engine, usable_cores
 
 
 def main(args: argparse.Namespace) -> int:

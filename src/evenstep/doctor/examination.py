@@ -25,7 +25,7 @@ from evenstep.doctor.check import Check, Severity, skip
 from evenstep.doctor.host import Host
 from evenstep.documents import Document, Meta, Natural
 from evenstep.host.locality import locality
-from evenstep.host.sources.nvml_library import NvmlError
+from evenstep.host.sources.nvml import NvmlError
 from evenstep.report.terminal.style import Style
 from evenstep.words import printable
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from evenstep.doctor.check import TEXTS, Check, Severity, fine, or_ok, skip, wrong
 from evenstep.doctor.host import Host, kernel_log
-from evenstep.host.sources.nvml_library import REASONS, Nvml, NvmlError
+from evenstep.host.sources.nvml import REASONS, Nvml, NvmlError
 
 _UNCORRECTED, _VOLATILE = 1, 0
 _POWER_SHARE = 0.97  # of the default limit

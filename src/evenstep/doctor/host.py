@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from evenstep.host.sources.nvml_library import Nvml
+from evenstep.host.sources.nvml import Nvml
 from evenstep.host.sources.source import SourceUnavailable
 from evenstep.host.sysfs import children, read_int, read_text
 from evenstep.trace.ranks import parse_ranks

@@ -11,7 +11,7 @@ from xml.etree import ElementTree as Xml
 from evenstep.doctor.check import Check, fine, or_ok, wrong
 from evenstep.doctor.topology import Topology
 from evenstep.errors import UsageError, refuse_as
-from evenstep.host.pci import GPU_CLASSES, NET_CLASSES, PciPlace, distance
+from evenstep.host.locality import GPU_CLASSES, NET_CLASSES, PciPlace, distance
 
 MOST_BYTES = 64_000_000
 _DEPTH = 200  # most levels of a valid tree

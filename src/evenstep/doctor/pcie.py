@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from evenstep.doctor.check import Check, fine, or_ok, skip, wrong
 from evenstep.doctor.host import Host
-from evenstep.host.pci import GPU_CLASSES, NET_CLASSES, PciPlace
+from evenstep.host.locality import GPU_CLASSES, NET_CLASSES, PciPlace
 from evenstep.host.sources.nic import ports
 from evenstep.host.sysfs import read_int, read_text
 

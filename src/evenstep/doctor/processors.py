@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from evenstep.doctor.check import Check, fine, or_ok, skip, wrong
 from evenstep.doctor.host import Host
-from evenstep.host.cgroup import CpuController
+from evenstep.host.sources.cpu import CpuController
 from evenstep.words import plural
 
 _MPI = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MPI_LOCALRANKID")

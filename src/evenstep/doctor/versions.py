@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from evenstep.compiled import Library
 from evenstep.doctor.check import Check, fine, skip, wrong
 from evenstep.doctor.host import Host
-from evenstep.host.sources.nvml_library import Nvml, NvmlError
+from evenstep.host.sources.nvml import Nvml, NvmlError
 
 TESTED_PYTHON, TESTED_TORCH = ((3, 10), (3, 14)), ((2, 6), (2, 14))
 OLDEST_NCCL_RAS = (2, 24)

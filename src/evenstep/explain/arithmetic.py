@@ -13,7 +13,7 @@ from evenstep import allreduce, checkpoints
 from evenstep.allreduce import ALGORITHMS, Cost, Link
 from evenstep.errors import UsageError
 from evenstep.explain.topic import CitedFormula, Numbers, Worked
-from evenstep.simulate.formulas import reliability, steps
+from evenstep.simulate import formulas
 
 Values = Mapping[str, Any]
 
@@ -119,8 +119,8 @@ def explain_efficiency(values: Values) -> Worked:
         raise UsageError(f"--ranks {ranks} is no multiple of --model-ranks {model}")
     formula, cost = price(size, replicas, values)
     transfer = cost.time_ns * values["passes"]
-    alone = steps.serial(compute=compute, transfer=transfer, hidden=values["hidden"])
-    waiting = compute * values["cv"] * steps.normal_exact(ranks)
+    alone = formulas.serial(compute=compute, transfer=transfer, hidden=values["hidden"])
+    waiting = compute * values["cv"] * formulas.normal_exact(ranks)
     exposed, communication = alone.exposed + values["other_ns"], transfer + values["other_ns"]
     step = compute + exposed + waiting
     numbers = {
@@ -145,7 +145,9 @@ def _compute_ns(values: Values) -> tuple[float, list[CitedFormula]]:
             f"--{missing[0]} is missing"
         )
     recomputed = values["recompute"] == "yes"
-    flops = steps.transformer_flops(values["parameters"], values["tokens"], recomputed=recomputed)
+    flops = formulas.transformer_flops(
+        values["parameters"], values["tokens"], recomputed=recomputed
+    )
     text = f"compute = {8 if recomputed else 6}·P·D ÷ (peak × share reached)"
     source = "Kaplan et al. 2020" + ("; Narayanan et al. 2021" if recomputed else "")
     return flops / (values["tflops"] * 1e3 * values["mfu"]), [CitedFormula(text, source)]
@@ -175,14 +177,16 @@ def explain_slowest(values: Values) -> Worked:
     if delay is None and values["delay_share"] is not None:
         delay = values["delay_share"] * step
     if probability is None:
-        numbers = _growth(lambda n: step * (1 + values["cv"] * steps.normal_exact(n)), step, ranks)
+        numbers = _growth(
+            lambda n: step * (1 + values["cv"] * formulas.normal_exact(n)), step, ranks
+        )
         numbers |= {"lost": 1 - step / numbers["slowest_ns"], "beyond_p99": 1 - 0.99**ranks}
         return Worked(numbers, _facts(ranks), first=[_NORMAL])
     if delay is None:
         raise UsageError("rare delays need --probability and --delay (or --delay-share of a step)")
 
-    def hit(n: int) -> steps.RareHit:
-        return steps.rare_hit(n, compute=step, delay=delay, probability=probability)
+    def hit(n: int) -> formulas.RareHit:
+        return formulas.rare_hit(n, compute=step, delay=delay, probability=probability)
 
     now = hit(ranks)
     growth = _growth(lambda n: hit(n).mean, hit(1).mean, ranks)
@@ -228,10 +232,10 @@ def explain_failures(values: Values) -> Worked:
     if rate is None:
         nodes = math.ceil(values["observed_gpus"] / per_node)
         rate = values["interruptions"] / (nodes * values["days"]) * 1000
-    mttf = reliability.mttf_ns(rate, gpus=gpus, gpus_per_node=per_node)
+    mttf = formulas.mttf_ns(rate, gpus=gpus, gpus_per_node=per_node)
     known = mttf if math.isfinite(mttf) else None
-    hours = known and known / reliability.HOUR_NS
-    per_day = reliability.DAY_NS / mttf
+    hours = known and known / formulas.HOUR_NS
+    per_day = formulas.DAY_NS / mttf
     return Worked(
         {"mttf_ns": known, "mttf_hours": hours, "per_day": per_day, "per_1000_node_days": rate}
     )
@@ -244,7 +248,7 @@ def explain_goodput(values: Values) -> Worked:
         or checkpoints.daly(values["write_ns"], values["mtbf_ns"]),
         "slow_every_ns": values["slow_every_ns"] or math.inf,
     }
-    result = reliability.expected_goodput(reliability.OperatingConditions(**given))
+    result = formulas.expected_goodput(formulas.OperatingConditions(**given))
     shares = result._asdict()
     per_day = shares.pop("interruptions_per_day")
     return Worked(

@@ -14,9 +14,9 @@ from evenstep.documents import Document, Meta
 from evenstep.scenario import scenario as scenarios
 from evenstep.scenario.parts import OPERATIONS, Energy, Part, Reliability
 from evenstep.scenario.scenario import AVERAGING, SPARING, UNSYNCHRONISED, Scenario
+from evenstep.simulate import formulas
 from evenstep.simulate.fabric.flows import Flow
 from evenstep.simulate.fabric.placement import Placement
-from evenstep.simulate.formulas import reliability
 from evenstep.simulate.job.engine import StepSums
 from evenstep.simulate.job.fabric_map import FabricMap, LinkLoads, fabric_map
 from evenstep.simulate.job.strategies import Convergence, StalenessDistribution, convergence
@@ -27,7 +27,7 @@ SCHEMA = "evenstep.simulation/1"
 MOST_LINKS = 8
 APART = (*UNSYNCHRONISED, "partial_reduce")  # a rank goes on without others
 NODE = "node"
-MOST_NS = 36_500.0 * reliability.DAY_NS  # a hundred years: MTBF of a job without failures
+MOST_NS = 36_500.0 * formulas.DAY_NS  # a hundred years: MTBF of a job without failures
 SECOND_NS = 1e9
 
 
@@ -250,12 +250,12 @@ def operate(scenario: Scenario) -> dict[str, Any] | None:
     parts = _parts(given)
     nodes = -(-scenario.ranks // scenario.cluster.gpus_per_node)
     turns = given.slow_nodes_per_1000_node_days / 1000 * nodes if given.slow_factor > 1 else 0.0
-    broken = reliability.failures_per_day(parts, nodes) if parts else 0.0
+    broken = formulas.failures_per_day(parts, nodes) if parts else 0.0
     if not broken and not turns:
         return None
-    mtbf_ns = min(reliability.interval_ns(broken), MOST_NS)
-    write_ns, shares = given.write_s * SECOND_NS, reliability.by_cause(parts)
-    job = reliability.OperatingConditions(
+    mtbf_ns = min(formulas.interval_ns(broken), MOST_NS)
+    write_ns, shares = given.write_s * SECOND_NS, formulas.by_cause(parts)
+    job = formulas.OperatingConditions(
         interval_ns=given.checkpoint_every_s * SECOND_NS or checkpoints.daly(write_ns, mtbf_ns),
         write_ns=write_ns,
         mtbf_ns=mtbf_ns,
@@ -265,13 +265,13 @@ def operate(scenario: Scenario) -> dict[str, Any] | None:
             shares[part.name] * (given.node_share if part.name == NODE else part.hardware)
             for part in parts
         )),
-        repair_ns=given.repair_h * reliability.HOUR_NS,
+        repair_ns=given.repair_h * formulas.HOUR_NS,
         spares=given.spares,
-        slow_every_ns=reliability.interval_ns(turns),
+        slow_every_ns=formulas.interval_ns(turns),
         slowdown=given.slow_factor if turns else 1.0,
         notice_ns=given.notice_s * SECOND_NS,
     )  # fmt: skip
-    found = reliability.expected_goodput(job)
+    found = formulas.expected_goodput(job)
     return {
         **found._asdict(),
         "reruns": found.reruns,
@@ -310,7 +310,7 @@ def energy(
     watts = np.array([given.compute_watts, given.communicate_watts, given.spin_wait_watts])
     joules = time_ns * 1e-9 * (watts + given.node_share_watts) * given.pue
     whole, total_ns = float(joules.sum()), float(time_ns.sum())
-    cost = total_ns / reliability.HOUR_NS * given.price_per_hour
+    cost = total_ns / formulas.HOUR_NS * given.price_per_hour
     units = amount * (account.counted.stop - account.counted.start)
     found = {
         "joules": whole,

@@ -26,7 +26,7 @@ from evenstep.importers.kineto.places import check_one_process, info_of, join_wi
 from evenstep.importers.kineto.records import FACTS, Profile, enter
 from evenstep.importers.kineto.steps import StepMarks, steps_of
 from evenstep.importers.kineto.table import host_calls
-from evenstep.trace.clocks.crossings import crossings
+from evenstep.trace.clocks.bounds import crossings
 from evenstep.trace.columns import Columns
 from evenstep.trace.loading import renumber, shifts_in_words
 from evenstep.trace.ranks import format_ranks

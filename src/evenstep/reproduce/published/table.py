@@ -16,8 +16,8 @@ from evenstep import checkpoints
 from evenstep.reproduce.published import collectives, training
 from evenstep.reproduce.published.rows import PublishedRow, System
 from evenstep.scenario.scenario import Scenario
-from evenstep.simulate.formulas import reliability
-from evenstep.simulate.formulas.reliability import HOUR_NS
+from evenstep.simulate import formulas
+from evenstep.simulate.formulas import HOUR_NS
 
 #: Unexpected interruptions of Llama 3 405B in 54 days on 16,384 GPUs (Grattafiori et al. 2024).
 LLAMA3_CAUSES = {
@@ -34,11 +34,11 @@ RESTART_NS = 600e9
 
 def llama3() -> System:
     """From interruptions to the share of the time that is effective."""
-    parts = reliability.observed_parts(  # 8 GPUs and their memory a node, one of the others
+    parts = formulas.observed_parts(  # 8 GPUs and their memory a node, one of the others
         LLAMA3_CAUSES, nodes=LLAMA3_NODES, days=LLAMA3_DAYS, per_node={"GPU": 8, "HBM": 8},
         software=("software",),
     )  # fmt: skip
-    mtbf = reliability.mtbf_ns(parts, LLAMA3_NODES)
+    mtbf = formulas.mtbf_ns(parts, LLAMA3_NODES)
     write = 405e9 * CHECKPOINT_BYTES / STORAGE_BYTES_PER_S * 1e9
     interval = checkpoints.daly(write, mtbf)
     useful = checkpoints.shares(write, mtbf, interval=interval, restart=RESTART_NS).useful
@@ -55,7 +55,7 @@ def rsc() -> System:
     """What one measured rate says about jobs far larger than any that ran."""
     rows = [
         PublishedRow(f"mean time to failure, {gpus:,} GPUs", hours,
-                     reliability.mttf_ns(6.50, gpus=gpus) / HOUR_NS, "h")
+                     formulas.mttf_ns(6.50, gpus=gpus) / HOUR_NS, "h")
         for gpus, hours in ((16384, 1.8), (131072, 0.23))
     ]  # fmt: skip
     return System.of("rsc", rows)

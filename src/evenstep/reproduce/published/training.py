@@ -12,7 +12,7 @@ from evenstep.reproduce.published.collectives import simulated_collective
 from evenstep.reproduce.published.rows import Fitted, PublishedRow, System
 from evenstep.scenario import scenario as scenarios
 from evenstep.scenario.scenario import Scenario
-from evenstep.simulate.formulas.steps import megatron_flops, overlapped_step, pipeline, serial
+from evenstep.simulate.formulas import megatron_flops, overlapped_step, pipeline, serial
 from evenstep.simulate.simulation import set_up, simulate, step_ns
 from evenstep.simulate.study.scaling_sizes import resize
 

@@ -21,7 +21,7 @@ from evenstep.simulate.simulation import check_runs, estimate_run, set_up, simul
 from evenstep.simulate.study import margin as margins
 from evenstep.simulate.study.decision_options import DecisionOption, change, neutral, options
 from evenstep.simulate.study.margin import Edges, Margin
-from evenstep.workers.engines import Local
+from evenstep.workers import Local
 
 SCHEMA = "evenstep.strategies/1"
 EQUAL = 1e-3  # relative: throughputs that differ by less are equal, and the simpler option wins

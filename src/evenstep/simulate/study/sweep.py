@@ -24,7 +24,7 @@ from evenstep.scenario import schema
 from evenstep.scenario.scenario import Scenario
 from evenstep.statistics.interval import half_width
 from evenstep.words import plural
-from evenstep.workers.engines import Engine, Local
+from evenstep.workers import Engine, Local
 
 if TYPE_CHECKING:
     from evenstep.simulate.result import Result

@@ -20,8 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evenstep.trace.clocks.bounds import DRIFT, OffsetLine, line
-from evenstep.trace.clocks.crossings import Crossings, crossings
+from evenstep.trace.clocks.bounds import DRIFT, Crossings, OffsetLine, crossings, line
 from evenstep.trace.columns import Array, Columns, key_numbers, rows_by_key
 from evenstep.trace.trace import Trace
 

@@ -1,1 +1,0 @@
-"""Closed forms: what a cluster does before anybody simulates it. Standard library only."""
