@@ -13,9 +13,9 @@ from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.measure.grid import step_grid
 from evenstep.diagnose.measure.overview import device_times
 from evenstep.importers.opening import open_trace
-from evenstep.trace.spool.layout import Kind, Phase
+from evenstep.trace.spool.layout import Flag, Kind, Phase
 from tests.diagnose.programs import Do, Job, data_parallel
-from tests.diagnose.synthetic import MS
+from tests.diagnose.synthetic import MS, World
 from tests.importers.profiles import Profile, two_steps
 
 DATA = Path(__file__).parents[2] / ".." / "shared" / "data" / "kineto"
@@ -190,3 +190,15 @@ def test_work_between_collectives_lies_in_the_phase_that_issued_both(buckets, pl
     finding = diagnose(trace).findings[0]
     assert finding.where.ranks == [2]
     assert place in finding.cause
+
+
+def test_a_first_step_is_no_longer_for_clocks_of_hosts_that_nothing_places():
+    """As compiled hooks record it, whose hosts flag no end of collectives of a device: hosts booted
+    an hour apart."""
+    clocks = {1: (3600e9, 0.0)}
+    trace = World(ranks_per_node=2, clocks=clocks, on_device=True, style="blocking").trace()
+    flags = trace.events.flags & ~np.uint16(Flag.EXIT_UPPER_BOUND)
+    trace.events = trace.events.with_column("flags", flags)
+    grid = step_grid(trace)
+    assert grid.clocks.unplaced == (2, 3)
+    assert grid.step_ns[0] == pytest.approx(np.median(grid.duration_ns), rel=0.1)

@@ -92,7 +92,9 @@ class StepGrid:
         had begun. Shape (steps,)."""
         if not self.start_ns.size:
             return np.zeros(len(self.steps))
-        first = np.median(self.end_ns[0]) - begun_ns(self.start_ns[0])
+        lanes, ahead = np.arange(len(self.ranks)), self.graph.ahead  # clocks may be apart
+        start, end = (ahead.placed(lanes, times[0]) for times in (self.start_ns, self.end_ns))
+        first = np.median(end) - begun_ns(start)
         return np.append(first, np.median(self.duration_ns[1:], axis=1))
 
     @property
