@@ -10,9 +10,8 @@ from evenstep.cli.watch import StandstillDiagnosis
 from evenstep.trace.spool.layout import Kind, Op
 from evenstep.watch.findings import Journal, live_findings
 from evenstep.watch.frame import frame
-from evenstep.watch.run import LiveRun
+from evenstep.watch.run import WINDOW_STEPS, LiveRun
 from evenstep.watch.terminal import pacing_text
-from evenstep.watch.window import WINDOW_STEPS
 from tests.report.live_ranks import MS, LiveRank, job
 
 DEAD_PID = 2**22 + 1  # above the kernel's largest (proc(5): pid_max is at most 2^22)

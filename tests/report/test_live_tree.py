@@ -14,10 +14,9 @@ from evenstep.trace.spool.identity import boot_id, hostname
 from evenstep.watch import tree as live_tree
 from evenstep.watch.findings import live_findings
 from evenstep.watch.frame import frame
-from evenstep.watch.run import LiveRun
+from evenstep.watch.run import LiveRun, StepTable, merge_steps, step_table
 from evenstep.watch.spool import LIVE
 from evenstep.watch.tree import TreeRun, decode, encode, follow, summary_path, write_summary
-from evenstep.watch.window import StepTable, merge_steps, step_table
 from tests.report.live_ranks import LiveRank
 
 NODES, PER_NODE, WORLD, LATE = 3, 2, 6, 4

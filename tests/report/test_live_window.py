@@ -9,7 +9,16 @@ import pytest
 from evenstep.trace.spool.layout import Phase
 from evenstep.watch.findings import KEPT, Journal, live_findings
 from evenstep.watch.frame import MOST_ROWS, LiveFinding, frame, lateness_ns, pacing, shares_of
-from evenstep.watch.run import FollowedRun, SeenRank
+from evenstep.watch.run import (
+    FEWEST_STEPS,
+    WINDOW_NS,
+    WINDOW_STEPS,
+    FollowedRun,
+    SeenRank,
+    merge_steps,
+    rank_window,
+    step_table,
+)
 from evenstep.watch.spool import LIVE, Inside
 from evenstep.watch.terminal import (
     View,
@@ -23,14 +32,6 @@ from evenstep.watch.terminal import (
 )
 from evenstep.watch.tree import decode, encode
 from evenstep.watch.web import page_frame
-from evenstep.watch.window import (
-    FEWEST_STEPS,
-    WINDOW_NS,
-    WINDOW_STEPS,
-    merge_steps,
-    rank_window,
-    step_table,
-)
 
 MS = 1_000_000
 STEP = 100 * MS

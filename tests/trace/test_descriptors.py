@@ -9,7 +9,7 @@ import pytest
 from evenstep.agent.control import watch_folder
 from evenstep.agent.sampler import Sampler
 from evenstep.host.resources import ResourceMeter
-from evenstep.trace.spool.descriptors import Bell, Held
+from evenstep.trace.spool.files import Bell, Held
 from evenstep.trace.spool.spool import Spool
 
 

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 from evenstep.agent.settings.request import FILE, SettingsChange, decode, encode, read, write
 from evenstep.agent.settings.selection import Selection
 from evenstep.host.sysfs import read_held
-from evenstep.trace.spool.descriptors import Held
-from evenstep.trace.spool.files import NETWORK, filesystem_type
+from evenstep.trace.spool.files import NETWORK, Held, filesystem_type
 from evenstep.trace.spool.identity import boot_id
 from evenstep.trace.spool.layout import Actuator, Kind
 from evenstep.trace.spool.spool import Spool

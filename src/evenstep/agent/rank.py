@@ -23,8 +23,7 @@ from evenstep.agent.recording.collector import PauseWatch, signal_behind
 from evenstep.agent.recording.phases import Compiled, Word
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.agent.settings.config import Config
-from evenstep.agent.settings.kinds import OFF
-from evenstep.agent.settings.selection import local_world, whereabouts
+from evenstep.agent.settings.selection import OFF, local_world, whereabouts
 from evenstep.agent.stacks import Hooks, RankInWorld, Stack, combine
 from evenstep.agent.steering import StartingMode, Steering
 from evenstep.agent.step_work import StepWork

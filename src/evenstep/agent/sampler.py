@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from evenstep.trace.spool.descriptors import Bell, Held
+from evenstep.trace.spool.files import Bell, Held
 
 if TYPE_CHECKING:
     from evenstep.host.sources.source import Reading, Source

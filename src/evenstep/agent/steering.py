@@ -8,9 +8,8 @@ from evenstep.agent.control import Control, mode_fact, record
 from evenstep.agent.notes import Notes
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.agent.settings.config import Config
-from evenstep.agent.settings.kinds import PACE
 from evenstep.agent.settings.request import SettingsChange, allowed_mode
-from evenstep.agent.settings.selection import Whereabouts
+from evenstep.agent.settings.selection import PACE, Whereabouts
 from evenstep.agent.step_work import StepWork
 
 

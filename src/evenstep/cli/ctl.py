@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypedDict
 
 from evenstep.agent.settings import request
-from evenstep.agent.settings.kinds import ACTIONS, OFF, PACE
+from evenstep.agent.settings.selection import ACTIONS, OFF, PACE
 from evenstep.cli.syntax.act import MODES
 from evenstep.cli.terminal import say, show, tell_written
 from evenstep.documents import Amount, Document, Meta, Natural

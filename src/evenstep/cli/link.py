@@ -6,7 +6,7 @@ import argparse
 from contextlib import closing
 
 from evenstep.agent.actions.served import LinkServer
-from evenstep.agent.settings import kinds
+from evenstep.agent.settings import selection
 from evenstep.cli.terminal import say, until_stopped
 from evenstep.errors import UsageError
 from evenstep.words import plural
@@ -14,7 +14,7 @@ from evenstep.words import plural
 
 def main(args: argparse.Namespace) -> int:
     try:
-        group = kinds.link(args.group)
+        group = selection.link(args.group)
     except ValueError:
         group = ""
     if "@" not in group:

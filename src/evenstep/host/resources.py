@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from evenstep.host.sysfs import pread_held
-from evenstep.trace.spool.descriptors import Held
+from evenstep.trace.spool.files import Held
 
 
 class ResourceUse(NamedTuple):

@@ -15,8 +15,7 @@ from evenstep import lateness
 from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Phase
 from evenstep.watch.frame import LiveFinding, lateness_ns, queued_ns
-from evenstep.watch.run import FollowedRun, SeenRank
-from evenstep.watch.window import FEWEST_STEPS, WINDOW_STEPS, RankWindow
+from evenstep.watch.run import FEWEST_STEPS, WINDOW_STEPS, FollowedRun, RankWindow, SeenRank
 from evenstep.words import duration, how_ended, percent, plural, printable
 from evenstep.words import ranks as named
 

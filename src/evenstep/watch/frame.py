@@ -20,8 +20,7 @@ from evenstep.diagnose.measure.overview import MeasuredTime, step_time
 from evenstep.documents import Amount, Document, Meta, Natural, Portion, Positive
 from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Phase
-from evenstep.watch.run import FollowedRun, SeenRank
-from evenstep.watch.window import WINDOW_STEPS, RankWindow
+from evenstep.watch.run import WINDOW_STEPS, FollowedRun, RankWindow, SeenRank
 from evenstep.words import capital, is_known, percent
 from evenstep.words import meeting as meeting_words
 

@@ -11,7 +11,7 @@ from evenstep.report.terminal.style import Style
 from evenstep.report.terminal.terminal import bar, legend
 from evenstep.watch.findings import Journal
 from evenstep.watch.frame import Frame, LiveFinding, RankRow
-from evenstep.watch.window import WINDOW_STEPS
+from evenstep.watch.run import WINDOW_STEPS
 from evenstep.words import duration, number, percent, plural, printable
 
 FEWEST_ROWS = 3

@@ -26,8 +26,16 @@ from evenstep.trace.reader import LONGEST_NS
 from evenstep.trace.spool.files import write_whole
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.layout import Phase
-from evenstep.watch.run import FollowedRun, LiveRun, SeenRank, read_request
-from evenstep.watch.window import RankWindow, StepTable, merge_steps, rank_window
+from evenstep.watch.run import (
+    FollowedRun,
+    LiveRun,
+    RankWindow,
+    SeenRank,
+    StepTable,
+    merge_steps,
+    rank_window,
+    read_request,
+)
 
 FOLDER = "live"
 FACTS = ("pace", "pacing", "failure", "loader_workers")  # of a rank that are passed on

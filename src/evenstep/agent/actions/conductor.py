@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from evenstep.agent.actions.link import LinkToken, StorageTurns
 from evenstep.agent.recording.steps import ClosedStep
-from evenstep.agent.settings.kinds import OFF, PACE
+from evenstep.agent.settings.selection import OFF, PACE
 from evenstep.errors import EvenstepError
 from evenstep.pacing.account import TrialBudget
 from evenstep.pacing.random_trial import BLOCK_STEPS, OUTLIER, RandomTrial

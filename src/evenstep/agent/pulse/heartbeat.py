@@ -27,8 +27,8 @@ from typing import Any
 
 from evenstep.agent.pulse.frames import ScriptEnd, frames_of_errors, frames_of_thread
 from evenstep.agent.recording.recorder import Recorder
-from evenstep.trace.spool.descriptors import Bell
 from evenstep.trace.spool.faults import FaultHandler
+from evenstep.trace.spool.files import Bell
 from evenstep.trace.spool.layout import Kind
 
 log = logging.getLogger("evenstep")

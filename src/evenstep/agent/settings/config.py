@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from evenstep import values
-from evenstep.agent.settings import kinds
+from evenstep.agent.settings import selection
 from evenstep.agent.settings.selection import Selection
 from evenstep.errors import ConfigError
 from evenstep.values import setting
@@ -67,21 +67,21 @@ class Config:
         1.0, values.number(0.05, 3600.0), "seconds between samples of clocks, power and counters"
     )
     probe_every: int | None = setting(
-        None, kinds.COUNT,
+        None, selection.COUNT,
         "measure this rank's machine for 20 ms after every so many steps; by default never",
     )  # fmt: skip
     samples_per_step: int | None = setting(
-        None, kinds.COUNT, "samples a rank handles per step, where the loader does not show it"
+        None, selection.COUNT, "samples a rank handles per step, where the loader does not show it"
     )
     verdict: bool = setting(True, values.SWITCH, "print the verdict when the run ends")
     log_level: str = setting(
         "warning", values.choice(("debug", "info", "warning", "error")), "what evenstep itself says"
     )
     act: str = setting(
-        "off", kinds.ACTIONS, "what may be done about the job, each thing only while it pays"
+        "off", selection.ACTIONS, "what may be done about the job, each thing only while it pays"
     )
     link_group: str = setting(
-        "host", kinds.LINK,
+        "host", selection.LINK,
         "the jobs that take turns: those of one name on a host, or at one `evenstep link`",
     )  # fmt: skip
     pace_mode: str = setting(
@@ -109,24 +109,24 @@ class Config:
         "ranks pace together, by rank 0's plan and the slowest rank's work, not each alone",
     )  # fmt: skip
     pace_ranks: str | None = setting(
-        None, kinds.RANKS, "the ranks that may be held; the others only decide and record"
+        None, selection.RANKS, "the ranks that may be held; the others only decide and record"
     )
-    pace_nodes: str | None = setting(None, kinds.NODES, "the same by the names of nodes")
+    pace_nodes: str | None = setting(None, selection.NODES, "the same by the names of nodes")
     pace_partitions: str | None = setting(
-        None, kinds.NAMES, "the same by partitions of the cluster"
+        None, selection.NAMES, "the same by partitions of the cluster"
     )
     pace_first_nodes: int | None = setting(
-        None, kinds.COUNT_OR_ALL, "the same by nodes, counted from the first"
+        None, selection.COUNT_OR_ALL, "the same by nodes, counted from the first"
     )
     record_ranks: str | None = setting(
-        None, kinds.RANKS, "the ranks that are observed; evenstep leaves the others alone"
+        None, selection.RANKS, "the ranks that are observed; evenstep leaves the others alone"
     )
-    record_nodes: str | None = setting(None, kinds.NODES, "the same by the names of nodes")
+    record_nodes: str | None = setting(None, selection.NODES, "the same by the names of nodes")
     record_partitions: str | None = setting(
-        None, kinds.NAMES, "the same by partitions of the cluster"
+        None, selection.NAMES, "the same by partitions of the cluster"
     )
     record_first_nodes: int | None = setting(
-        None, kinds.COUNT_OR_ALL, "the same by nodes, counted from the first"
+        None, selection.COUNT_OR_ALL, "the same by nodes, counted from the first"
     )
 
     def __init__(

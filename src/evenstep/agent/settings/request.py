@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from evenstep.agent.settings import config
-from evenstep.agent.settings.kinds import OFF, PACE
-from evenstep.agent.settings.selection import ALL, Selection
+from evenstep.agent.settings.selection import ALL, OFF, PACE, Selection
 from evenstep.errors import ConfigError
 from evenstep.trace.spool.files import read_own, write_whole
 

@@ -11,8 +11,10 @@ import socket
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from evenstep import values
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.spool.identity import Identity
+from evenstep.values import ValueKind
 
 ALL = "all"
 MOST_BRACKETS = 3  # in a name: the ways to split its digits among them grow fast
@@ -159,3 +161,42 @@ def _in_range(digits: str, inner: str) -> bool:
         if int(low) <= number <= int(high or low) and digits == f"{number:0{len(low)}d}":
             return True
     return False
+
+
+# -- kinds of values of a job's settings, in addition to those of `evenstep.values` ----------------
+
+AUTO, OFF, PACE = "auto", "off", "pace"
+NAMED = ("gc", "token", PACE, "cores", "power")  # actions
+
+
+def _actions(value: object) -> str:
+    """Actions in the order of `NAMED`, or off."""
+    text = str(value).strip().lower()
+    names = {part.strip() for part in text.split(",")}
+    if text == OFF:
+        return text
+    if text == AUTO:
+        names = set(NAMED)
+    if isinstance(value, bool) or not names <= set(NAMED):
+        raise ValueError(value)
+    return ",".join(name for name in NAMED if name in names)
+
+
+def link(value: object) -> str:
+    """A link group, with the address of its server if it has one; raises `ValueError`."""
+    text = str(value)
+    found = re.fullmatch(r"[\w.-]{1,64}(@[\w.:\[\]-]+:(\d{1,5}))?", text, re.ASCII)
+    if isinstance(value, bool) or not found or not int(found[2] or 0) < 1 << 16:
+        raise ValueError(value)
+    return text
+
+
+COUNT = values.count(1)
+LINK = ValueKind("a name of letters, digits, dots and dashes, or NAME@HOST:PORT", link)
+RANKS = ValueKind("ranks such as 0-7,16, or all", ranks_text)
+NODES = ValueKind("nodes such as gpu0[01-16],login1, or all", nodes_text)
+NAMES = ValueKind("names separated by commas, or all", names_text)
+ACTIONS = ValueKind(f"some of {','.join(NAMED)}, auto for all of them, or off", _actions)
+COUNT_OR_ALL = ValueKind(
+    f"{COUNT.expects}, or all", lambda value: None if value == ALL else COUNT.parse(value)
+)

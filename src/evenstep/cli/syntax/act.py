@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from evenstep.agent.settings.kinds import NAMED
+from evenstep.agent.settings.selection import NAMED
 from evenstep.cli.arguments import Parser, command
 
 MODES = ("on", "off", "observe", "status")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from evenstep.agent.settings.kinds import NAMED
+from evenstep.agent.settings.selection import NAMED
 from evenstep.cli.arguments import Parser, command, seconds, whole
 
 

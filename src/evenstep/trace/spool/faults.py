@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from evenstep.trace.spool.descriptors import Held
+from evenstep.trace.spool.files import Held
 
 FATAL = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT")
 _MASK = sum(1 << getattr(signal, name) - 1 for name in FATAL)

@@ -23,8 +23,7 @@ from typing import Any
 
 from evenstep.errors import SpoolError
 from evenstep.trace.spool import layout
-from evenstep.trace.spool.descriptors import Held
-from evenstep.trace.spool.files import claim, filesystem_type, unfit_for_mapping
+from evenstep.trace.spool.files import Held, claim, filesystem_type, unfit_for_mapping
 from evenstep.trace.spool.layout import RECORD_BYTES, RECORD_WORDS
 from evenstep.trace.spool.summary import FEWEST_RECORDS
 from evenstep.trace.spool.writing import Slots, record_closer, record_writer
