@@ -29,7 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -383,8 +383,8 @@ class Learned(NamedTuple):
     lines: dict[str, dict[str, list[str]]]
 
     def tests(self, mutant: Mutant) -> list[str]:
-        """Quickest first, as many as fit, then their neighbours, which may judge what was kept from
-        the first use of a line; of a line no test executes itself, as what is run once, at import,
+        """As many as fit, then their neighbours, which may judge what was kept from the first use
+        of a line; of a line no test executes itself, as what is run once, at import,
         the jobs, the tests of other lines of its file and those of the package."""
         here = self.lines.get(mutant.file, {})
         rows = [here.get(str(line), []) for line in mutant.statement]
@@ -400,15 +400,20 @@ class Learned(NamedTuple):
         return [*sorted(jobs, key=far.__getitem__), *self._quickest(whole, set(self.took) - whole)]
 
     def _quickest(self, *groups: set[str]) -> list[str]:
-        """Of one group after the other, as many as fit."""
+        """Of one group after the other, as many as fit: the quickest of each file, then the second
+        of each, as the quickest of all often do no more than ask a command for its help."""
         chosen: list[str] = []
         spent = 0.0
         for some in groups:
+            turns: Counter[str] = Counter()
+            order = []
             for name in sorted(some, key=self.took.__getitem__):
-                if chosen and spent + self.took[name] > ENOUGH_S:
-                    break
-                chosen.append(name)
-                spent += self.took[name]
+                turns[name.partition("::")[0]] += 1
+                order.append((turns[name.partition("::")[0]], self.took[name], name))
+            for _, took, name in sorted(order):
+                if not chosen or spent + took <= ENOUGH_S:
+                    chosen.append(name)
+                    spent += took
         return chosen
 
 
@@ -487,9 +492,16 @@ class Trials:
         return False
 
     def _are_sound(self, tests: list[str]) -> bool:
-        """What fails behind others, or without their change, or by chance has noticed nothing."""
+        """What fails behind others, or without their change, or by chance has noticed nothing.
+        Raises `ValueError` where pytest knows one of them no more, as none would be run."""
         if (key := tuple(tests)) not in self._sound:
-            self._sound[key] = self._ended(tests) == 0
+            ended = self._ended(tests)
+            if (
+                ended is not None
+                and os.waitstatus_to_exitcode(ended) == pytest.ExitCode.USAGE_ERROR
+            ):
+                raise ValueError(f"tests have other names each time: among {', '.join(tests)}")
+            self._sound[key] = ended == 0
         return self._sound[key]
 
     @contextmanager
