@@ -1,8 +1,11 @@
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from evenstep.cli import progress
+from evenstep.cli import scaling as command
 from evenstep.cli.main import main
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "scenarios"
@@ -112,3 +115,46 @@ def test_what_does_not_fit_is_one_sentence_and_exit_2(scenario, arguments, messa
     told = capsys.readouterr().err
     assert message in told
     assert len(told.splitlines()) == 1
+
+
+STRONG = "gradients and optimizer are assumed to cost the same at every size"
+WEAK = "the batch grows with the ranks; its effect on convergence is not modelled"
+NEIGHBOURS = "neighbours given by their number of nodes grow with the job"
+FAILURES = "failures are not modelled: reliability.failures_per_1000_node_days is 0"
+SEED = "one seed: use --repeats for intervals"
+
+
+@pytest.mark.parametrize(
+    ("strong", "neighbours", "failures", "repeats", "points", "said"),
+    [
+        (True, (), 0, 2, [1], [STRONG, FAILURES]),
+        (False, (), 5.0, 2, [1], [WEAK]),
+        (False, ("other",), 5.0, 2, [1], [WEAK, NEIGHBOURS]),
+        (False, (), 5.0, 1, [1], [WEAK, SEED]),
+        (False, (), 5.0, 1, [], [WEAK]),  # nothing has been simulated
+    ],
+)
+def test_a_curve_says_what_it_leaves_out_and_nothing_else(
+    strong, neighbours, failures, repeats, points, said
+):
+    reliability = SimpleNamespace(failures_per_1000_node_days=failures)
+    scenario = SimpleNamespace(neighbours=neighbours, reliability=reliability)
+    study = SimpleNamespace(strong=strong, scenario=scenario, repeats=repeats)
+    assert list(command._limits(study, points)) == said
+
+
+def test_a_curve_that_is_interrupted_before_its_first_point_has_no_peak(
+    scenario, capsys, monkeypatch
+):
+    monkeypatch.setattr(command, "run_units", lambda *_: interrupted())
+    words = ["--ranks", "2,4", "--target", "1e6", "--workers", "1", "--json"]
+    assert main(["scaling", scenario, *words]) == progress.INTERRUPTED == 130
+    found = json.loads(capsys.readouterr().out)
+    assert (found["partial"], found["points"], found["peak"], found["outlay"]) == (
+        True, [], None, None,
+    )  # fmt: skip
+
+
+def interrupted():
+    raise KeyboardInterrupt
+    yield

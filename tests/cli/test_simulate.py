@@ -95,6 +95,26 @@ def test_the_trace_can_be_diagnosed(scenario, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["summary"]["world"] == 2
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_page_is_of_a_trace_that_stays_only_where_it_is_asked_for(
+    scenario, tmp_path, capsys, monkeypatch, kept
+):
+    scratch, out, page = tmp_path / "scratch", tmp_path / "run", tmp_path / "page.html"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    words = [*(["--out", str(out)] if kept else []), "--html", str(page)]
+    assert main(["simulate", scenario, *words]) == 0
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Wrote")]
+    assert told == [f"Wrote {page}", *([f"Wrote {out}"] if kept else [])]
+    assert "two nodes" in page.read_text()
+    assert (out.exists(), list(scratch.iterdir())) == (kept, [])
+
+
+def test_without_a_page_or_a_folder_no_trace_is_written(scenario, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    assert main(["simulate", scenario]) == 0
+
+
 def test_a_run_is_not_overwritten_unless_asked(scenario, tmp_path, capsys):
     out = str(tmp_path / "run")
     main(["simulate", scenario, "--out", out])
