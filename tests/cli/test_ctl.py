@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from evenstep.agent.settings import request
+from evenstep.cli.ctl import status_lines
 from evenstep.cli.main import main
 from evenstep.trace.spool.layout import Flag, Kind
 from evenstep.watch.run import LiveRun
@@ -235,3 +236,48 @@ def test_what_is_asked_last_holds_of_pacing_and_of_actions(tmp_path, words, mode
     run.refresh()
     asked = request.read(tmp_path, run.run_id)
     assert (asked.act, asked.mode) == (act, mode)
+
+
+LIMITS = {"threshold": 0.03, "max_delay": 0.1}
+ON = {"mode": "on", **LIMITS, "since_step": 12, "asked": "on", "part": "ranks 0-1"}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "acts", "asked", "followed", "notes", "said"),
+    [
+        ({}, {}, None, None, (), ["no rank reports a pacing state"]),
+        ({}, {}, None, None, ("no link",), ["no link"]),
+        ({"0": {"mode": "off"}, "2": {"mode": "off"}, "1": {"mode": "on"}}, {}, None, None, (),
+         ["pacing is off: 2 ranks (0,2)", "pacing is on: 1 rank (1)"]),
+        ({"0": ON, "1": ON}, {}, {"mode": "on"}, (0, 1), (),
+         ["pacing is on: 2 ranks (0-1) since step 12, threshold 3 %, max delay 10 %"]),
+        ({"0": ON, "1": ON | {"since_step": 9}}, {}, {"mode": "on"}, (0,), (),
+         ["pacing is on: 2 ranks (0-1) since step 9 to 12, threshold 3 %, max delay 10 %",
+          "requested: on; 1 of 2 ranks follow so far"]),
+        ({"0": ON | {"mode": "observe"}}, {}, {"act": "gc", "mode": "on"}, (), (),
+         ["pacing is observe: 1 rank (0) since step 12, threshold 3 %, max delay 10 %; "
+          "only ranks 0-1 may be paced",
+          "requested: act gc; 0 of 1 ranks follow so far"]),
+        ({"0": {"mode": "off"}}, {"0": "gc,pace", "1": "gc,pace", "2": "gc"}, None, None, (),
+         ["pacing is off: 1 rank (0)", "actions: gc (ranks 2)", "actions: gc, pace (ranks 0-1)"]),
+    ],
+)  # fmt: skip
+def test_a_line_tells_each_mode_each_set_of_actions_and_who_has_yet_to_follow(
+    ranks, acts, asked, followed, notes, said
+):
+    state = {
+        "ranks": ranks, "acts": acts, "asked": asked, "followed_by": followed, "notes": notes,
+    }  # fmt: skip
+    assert status_lines(state) == said
+
+
+def test_a_request_has_the_number_after_all_that_were_given_or_are_followed(tmp_path):
+    first, *_ = live_job(tmp_path, world=2)
+    first.spool.add_fact("pace", {"mode": "on", "request": 4})
+    run = LiveRun(tmp_path)
+    for number, damaged in ((5, False), (6, False), (5, True)):
+        if damaged:
+            (tmp_path / request.FILE).write_text("{")
+        assert main(["ctl", str(tmp_path), "pace", "on"]) == 0
+        run.refresh()
+        assert request.read(tmp_path, run.run_id).number == number

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from evenstep.cli.diagnose import worst
 from evenstep.cli.main import main
 from tests.cli.simulated import simulate
 from tests.importers.profiles import two_steps
@@ -177,3 +178,21 @@ def test_a_reader_that_leaves_early_still_gets_the_page(start, tmp_path):
     child.stdout.close()
     assert child.wait() in (0, 1, 141)
     assert page.stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("found", "highest"),
+    [
+        ([[]], 0.0),
+        ([[("straggler", 0.02)], [("straggler", 0.3), ("congestion", None)]], 0.3),
+        ([[("straggler", 0.3), ("hang", None)]], 1.0),
+        ([[("rank_failed", 0.01)]], 1.0),
+        ([[("straggler", None)]], 0.0),
+    ],
+)
+def test_the_worst_of_several_is_what_costs_most_or_ended_a_job(found, highest):
+    diagnoses = [
+        SimpleNamespace(findings=[SimpleNamespace(mode=mode, severity=cost) for mode, cost in each])
+        for each in found
+    ]
+    assert worst(diagnoses) == highest
