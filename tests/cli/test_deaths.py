@@ -26,6 +26,7 @@ signal.sigwait([signal.SIGUSR1])
 child.wait()
 """
 PATIENCE_S = 60.0
+INF = float("inf")
 
 
 @pytest.fixture
@@ -329,3 +330,66 @@ def test_a_rank_that_raised_is_reported_once_though_its_process_takes_long_to_en
         watch._report_silent_ranks()
     died = f"rank 1 (process {os.getpid()}) died: ValueError: no labels"
     assert said == [died] * (raised and reason == "exit")
+
+
+@pytest.mark.parametrize(
+    ("facts", "raised_ns", "ending_ns"),
+    [
+        ({}, INF, INF),
+        ({"raised": {"monotonic_ns": 5}}, 5, 5),
+        ({"raised": {}}, INF, INF),
+        ({"closed": {"monotonic_ns": 3, "reason": "exit"}}, INF, 3),
+        ({"closed": {"monotonic_ns": 3, "reason": "detached"}}, INF, INF),
+        ({"closed": {"reason": "exit"}, "raised": {"monotonic_ns": 5}}, 5, 5),
+        ({"closed": {"monotonic_ns": 3, "reason": "exit"}, "raised": {"monotonic_ns": 5}}, 5, 3),
+    ],
+)
+def test_a_rank_left_when_it_raised_or_where_that_counts_when_its_script_ended(
+    facts, raised_ns, ending_ns
+):
+    assert deaths._left_ns(facts) == raised_ns
+    assert deaths._left_ns(facts, ending=True) == ending_ns
+
+
+@pytest.mark.parametrize(
+    ("text", "kills"), [("nr_free 7\noom_kill 3\noom_kill_x 9\n", 3), ("nr_free 7\n", 0), (None, 0)]
+)
+def test_kills_for_memory_are_counted_by_the_kernel(monkeypatch, text, kills):
+    monkeypatch.setattr(deaths, "read_text", lambda path: text if path == "/proc/vmstat" else "")
+    assert deaths._out_of_memory_kills() == kills
+
+
+def test_of_a_long_log_of_nccl_the_end_is_read_and_of_a_long_line_the_beginning(tmp_path):
+    last = "  h7 NCCL WARN " + "x" * deaths.LINE_LENGTH
+    fill = "y" * deaths.LOG_BYTES
+    (tmp_path / f"{hostname()}.7").write_text(f"h7 NCCL WARN first\n{fill}\n{last}\n")
+    found = nccl_warnings({"NCCL_DEBUG_FILE": str(tmp_path / "%h.%p")}, 7)
+    assert found == [last.strip()[: deaths.LINE_LENGTH]]
+    (tmp_path / "nccl").write_text("NCCL WARN of whom\n")
+    assert nccl_warnings({"NCCL_DEBUG_FILE": str(tmp_path / "nccl")}, 7) == []
+
+
+def test_a_file_that_is_no_spool_has_no_heartbeat_and_no_frames(tmp_path):
+    assert deaths._heartbeat_ns(tmp_path / "none") == 0
+    (tmp_path / "short").write_bytes(b"EVNSTEP")
+    assert deaths._heartbeat_ns(tmp_path / "short") == 0
+    assert deaths._struck_at(tmp_path / "short") == []
+    path = RunFolder(tmp_path).spool_path(0, 0)
+    spool = Spool.create(path, {"rank": 0}, ring_bytes=1, summary_bytes=1)
+    spool.beat(77)
+    spool.shut()
+    assert deaths._heartbeat_ns(path) == 77
+
+
+def test_a_launcher_notes_who_ended_well_and_tells_only_of_the_first_who_did_not(ends, tmp_path):
+    watch, said = ends
+    for number, ended in enumerate(({"exit_code": 0}, {"exit_code": 0}, {"exit_code": 3}, {})):
+        path = RunFolder(tmp_path).spool_path(0, number)
+        spool = Spool.create(path, {"rank": number}, ring_bytes=1, summary_bytes=1)
+        spool.shut()
+        watch._record(_Rank(path, number, 100 + number, 0), dict(ended))
+    assert watch._clean_exit[0].rank == 0
+    assert said == ["rank 2 (process 102) died: exit code 3"]
+    assert [read_spool(RunFolder(tmp_path).spool_path(0, n)).facts["ended"] for n in range(4)] == [
+        {"exit_code": 0}, {"exit_code": 0}, {"exit_code": 3}, {},
+    ]  # fmt: skip
