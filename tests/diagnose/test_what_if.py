@@ -61,6 +61,13 @@ def test_a_slow_rank_at_the_median_gives_back_what_it_has_cost(world):
     assert gain(slow.trace(), "rank:1=median") == pytest.approx(slow.injected_share(), abs=0.005)
 
 
+def test_slow_ranks_at_the_median_keep_their_noise_and_give_back_what_their_finding_costs():
+    slow = World(ranks=8, steps=120, noise=0.1).slow([1, 2], Phase.BACKWARD, 20 * MS)
+    found = diagnose(slow.trace()).findings[0]
+    assert sorted(found.where.ranks) == [1, 2]
+    assert gain(slow.trace(), "rank:1,2=median") == pytest.approx(found.options[0].gain, abs=5e-4)
+
+
 def test_a_slow_node_at_the_median_gives_back_what_it_has_cost(world):
     slow = replace(world, ranks_per_node=2, ranks=8).slow([2, 3], Phase.FORWARD, 20 * MS)
     assert gain(slow.trace(), "node:node1=median") == pytest.approx(

@@ -106,26 +106,23 @@ def _misunderstood(text: str, why: str) -> UsageError:
 
 
 def _ranks(case: Case, spec: Spec) -> Change | str:
-    """The ranks' own work set to the median of the others', by place and step, or multiplied."""
+    """The ranks without what they are late for, as findings cost it, at the median work of all
+    others where no other has their program; or their own work multiplied."""
     if spec.change == "ideal":
         return _computes(case, spec)
     costs, mine = case.costs, _columns(case, spec)
-    own = costs.graph.own_ns.copy()
+    own, work = costs.graph.own_ns.copy(), np.median(case.grid.work_ns, axis=0)
     if spec.change == "x":
         own[mine[costs.graph.rows.lane]] *= spec.factor
-        return case.costs.change_to(own)
+        return costs.change_to(own)
     if mine.all():
         return "there are no other ranks to take the median of"
-    for part in costs.parts:
-        chosen = mine[part.lanes]
-        if chosen.any() and not chosen.all():
-            here = part.by_place(own)
-            here[:, chosen] = np.median(here[:, ~chosen], axis=1, keepdims=True)
-            part.assign(own, here)
-        elif chosen.any():  # no other rank has their program
-            work = np.median(case.grid.work_ns, axis=0)
-            own[part.rows] *= np.median(work[~mine]) / max(np.median(work[mine]), 1.0)
-    return case.costs.change_to(own)
+    alone = [part for part in costs.parts if mine[part.lanes].all()]
+    for part in alone:
+        own[part.rows] *= np.median(work[~mine]) / max(np.median(work[mine]), 1.0)
+    late = mine & ~np.isin(np.arange(len(mine)), [lane for part in alone for lane in part.lanes])
+    late = np.broadcast_to(late, case.grid.shape)
+    return costs.combined([case.all_relieved(late), costs.change_to(own)])
 
 
 def _columns(case: Case, spec: Spec) -> Array:
@@ -391,7 +388,7 @@ def answers(trace: Trace, specs: Sequence[str]) -> list[WhatIfGain]:
 
 
 def _gain(case: Case, text: str, changes: Sequence[Any], method: str) -> WhatIfGain:
-    before = case.grid.step_ns.astype(float)
+    before = case.step_ns.astype(float)
     reason = next((change for change in changes if isinstance(change, str)), None)
     if reason is not None:
         return WhatIfGain(text, None, None, None, _mean(before), None, None, reason)
