@@ -6,10 +6,12 @@ from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.measure import attempts
 from evenstep.diagnose.measure.effects import account, restarts, running_share
 from evenstep.diagnose.sentences import verdict
+from evenstep.report.terminal.terminal import render
 from evenstep.trace.loading import load
-from evenstep.trace.spool.layout import Kind
+from evenstep.trace.spool.layout import Kind, Phase
 from evenstep.trace.spool.spool import Spool
 from tests.diagnose.attempts_run import STEP_NS, Start, write
+from tests.diagnose.synthetic import MS, World
 
 
 @pytest.fixture
@@ -59,6 +61,17 @@ def test_the_larger_part_is_the_cause_and_no_step_is_said_to_get_shorter(finding
     said = verdict([found], {"step_time": {"mean_ns": 10**9}, "steps": 40})
     assert said.cost == ": 40 % of the job's time"
     assert not said.change
+
+
+def test_shares_of_what_slows_steps_are_said_to_be_of_the_time_that_restarts_are_part_of(tmp_path):
+    root = write(tmp_path / "run", (Start(0, 50, [19, 39]), Start(100, 40)))  # 40 % is lost
+    slow = World().slow(1, Phase.BACKWARD, 20 * MS)
+    found = diagnose(attempts.with_attempts(slow.trace(), root))
+    assert [one.mode for one in found.findings] == ["restart_amplification", "straggler"]
+    assert found.findings[1].severity == pytest.approx(0.6 * slow.injected_share(), rel=0.02)
+    text = " ".join(render(found, width=200).split())
+    assert text.count("of the job's time recoverable") == 2
+    assert "of step time recoverable" not in text
 
 
 def test_without_any_checkpoint_only_the_gap_counts_and_the_rest_is_said(finding):

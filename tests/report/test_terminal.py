@@ -93,7 +93,7 @@ def test_where_names_culprits_and_steps(diagnosis: Diagnosis) -> None:
 
 def test_an_effect_without_a_projection_is_about_now(diagnosis: Diagnosis) -> None:
     finding = replace(diagnosis.findings[0], effect=Effect(0.11))
-    assert terminal.effect(finding) == "11 % of step time now"
+    assert terminal.effect(finding, "step time") == "11 % of step time now"
 
 
 def test_a_host_name_cannot_carry_escape_codes(diagnosis: Diagnosis) -> None:

@@ -149,11 +149,12 @@ class Finding(Document):
     #: The graph's `Change` that removes the cause, or a function from all other changes to one.
     change: Any = field(default=None, compare=False, repr=False)
 
-    @property
-    def whole(self) -> str:
-        """What its shares are of, in words."""
-        between = self.mode in TERMINAL or self.mode == "restart_amplification"
-        return "the job's time" if between else "step time"
+
+def whole(findings: Sequence[Finding]) -> str:
+    """What the shares of one run's findings are of, in words: also of time between steps where some
+    of that was lost."""
+    between = (*TERMINAL, "restart_amplification")
+    return "the job's time" if any(one.mode in between for one in findings) else "step time"
 
 
 @dataclass(slots=True)
@@ -166,6 +167,11 @@ class Diagnosis(Document):
     summary: dict[str, Any]
     findings: list[Finding]
     limits: list[str] = field(default_factory=list)
+
+    @property
+    def whole(self) -> str:
+        """What the shares of its findings are of, in words."""
+        return whole(self.findings)
 
     @property
     def verdict(self) -> str:

@@ -36,6 +36,7 @@ from evenstep.diagnose.finding import (
     Projection,
     When,
     Where,
+    whole,
 )
 from evenstep.diagnose.levels import CHANGED, MINOR, NAMED, SMALLEST_SHARE
 from evenstep.trace.spool.files import read_toml
@@ -240,9 +241,11 @@ def verdict(findings: Sequence[Finding], summary: Mapping[str, Any], fabric: str
         return found.within(MOST_WORDS, first.cause.partition("; ")[0], action)
     before_ns = (summary.get("step_time") or {}).get("mean_ns")
     verb = "cost" if len(first.where.ranks) > 1 and not takes_turns(first) else "costs"
-    of = "step time" if before_ns is not None else "the time in collectives"
-    if first.mode == "restart_amplification":  # lost between steps: none gets shorter
-        of, before_ns = first.whole, None
+    of = whole(findings)
+    if of != "step time":  # shares are not those of a step
+        before_ns = None
+    elif before_ns is None:
+        of = "the time in collectives"
     share = f"{words.percent(first.severity)} of {of}"
     cost = f"{verb} {share}" if first.where.ranks else f": {share}"  # a title is no subject
     gain, when = _given_back(first, remedy)

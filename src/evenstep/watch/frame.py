@@ -162,7 +162,7 @@ def _as_diagnosed(shown: Frame, diagnosis: Diagnosis) -> Frame:
         step_time=summary["step_time"] or step_time(np.zeros(0)), shares=cast(LiveShares, shares),
         findings=[
             LiveFinding(each.mode, tuple(each.where.ranks), each.severity,
-                        f"{each.title}: {percent(each.severity)} of {each.whole}")
+                        f"{each.title}: {percent(each.severity)} of {diagnosis.whole}")
             for each in diagnosis.findings
         ],
     )  # fmt: skip

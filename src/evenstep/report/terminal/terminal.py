@@ -44,12 +44,12 @@ _COLORS = dict(zip((name for name, _ in SHARES), ("34", "36", "33", "35", "90"),
 def render(diagnosis: Diagnosis, *, width: int | None = None, color: bool | None = None) -> str:
     """Render the diagnosis in at most `width` columns, with a newline at the end. None: as the
     terminal (80 without one), for colour also `NO_COLOR` (https://no-color.org)."""
-    style = Style.of(width, color)
+    style, whole = Style.of(width, color), diagnosis.whole
     sections = [
         style.wrap(printable(diagnosis.verdict), code="1"),
         list(_summary(diagnosis, style)),
         list(scaling(diagnosis, style)),
-        *(list(_finding(*item, style)) for item in enumerate(diagnosis.findings, start=1)),
+        *(list(_finding(n, one, whole, style)) for n, one in enumerate(diagnosis.findings, 1)),
         *([style.paint(title, "1"), *lines] for title, lines in _lists(diagnosis, style) if lines),
         list(_agent(diagnosis, style)),
     ]
@@ -144,17 +144,17 @@ def goodput(diagnosis: Diagnosis) -> str:
     return f"{text}; lost to {', '.join(parts)}" if parts else text
 
 
-def _finding(index: int, finding: Finding, style: Style) -> Iterator[str]:
+def _finding(index: int, finding: Finding, whole: str, style: Style) -> Iterator[str]:
     family = f"{finding.mode.replace('_', ' ')}, {finding.layer}"
     head = (
-        f"{finding.title} ({family}): {percent(finding.severity)} of {finding.whole} "
+        f"{finding.title} ({family}): {percent(finding.severity)} of {whole} "
         f"recoverable, {sureness(finding.confidence)}"
     )
     yield from style.wrap(printable(head), first=f"{index}. ", indent=3, code="1")
     yield from style.field("seen", finding.observation)
     yield from style.field("cause", finding.cause)
     yield from style.field("where", where(finding))
-    yield from style.field("costs", effect(finding))
+    yield from style.field("costs", effect(finding, whole))
     for number_, chosen in enumerate(finding.options[:OPTIONS]):
         yield from style.field("do" if number_ == 0 else "or", option(chosen), code="32")
     yield from style.field("because", evidence(finding))
@@ -176,9 +176,9 @@ def where(finding: Finding) -> str:
     return ", ".join(parts) + pattern if parts else (finding.when.pattern or "")
 
 
-def effect(finding: Finding) -> str:
+def effect(finding: Finding, whole: str) -> str:
     """Render the cost now and at other sizes: 11 % of step time now; 14 % at 16 ranks."""
-    parts = [f"{percent(finding.effect.now)} of {finding.whole} now"]
+    parts = [f"{percent(finding.effect.now)} of {whole} now"]
     for point in finding.effect.projected:
         text = f"{percent(point.share)} at {point.ranks:,} ranks {interval(point.low, point.high)}"
         parts.append(text.rstrip())
