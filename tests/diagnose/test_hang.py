@@ -60,6 +60,24 @@ def test_the_rank_that_called_another_operation_is_named(odd):
     assert finding.title == f"Rank {odd} entered another call"
 
 
+def test_where_halves_make_different_calls_each_half_is_told_with_its_call():
+    calls = {rank: {"op": Op.ALL_GATHER} if rank > 3 else {} for rank in range(8)}
+    finding = hang_of(hung(World(ranks=8), calls))
+    assert finding.cause.startswith(
+        "ranks 0-3 entered all_reduce of 4096 B, ranks 4-7 entered all_gather of 4096 B"
+    )
+
+
+def test_ranks_that_never_came_are_told_in_the_plural():
+    trace = hung(World(ranks=8), {rank: {} for rank in range(6)})
+    for info in trace.ranks.values():
+        beat = trace.events.exit_ns.max() if info.rank > 5 else trace.events.enter_ns.max()
+        info.facts["heartbeat_ns"] = int(beat)
+    finding = hang_of(trace)
+    assert "ranks 6 and 7 never entered it, and were not heard of for 30 s: they" in finding.cause
+    assert finding.options[0].action.startswith("find what holds the ranks that did not come")
+
+
 def test_the_rank_that_brought_another_size_is_named():
     finding = hang_of(hung(World(), {0: {"bytes_in": 8}, 1: {}, 2: {}, 3: {}}))
     assert finding.where.ranks == [0]

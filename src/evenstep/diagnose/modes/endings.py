@@ -174,8 +174,9 @@ def _clause_of_end(trace: Trace, place: Stuck) -> str:
     silent_ns = began_ns + place.since_ns - wall_ns(info, beat) if beat else 0
     if silent_ns > max(SILENT_NS, place.since_ns / 2):
         watched = any("ended" in other.facts for other in trace.ranks.values())
-        fate = "it was stopped or frozen" if watched else "it died, or was stopped or frozen"
-        return f", and was not heard of for {words.duration(silent_ns)}: {fate}"
+        who, was = ("they", "were") if len(place.missing) > 1 else ("it", "was")
+        fate = f"{was} stopped or frozen" if watched else f"died, or {was} stopped or frozen"
+        return f", and {was} not heard of for {words.duration(silent_ns)}: {who} {fate}"
     return ""
 
 
@@ -218,8 +219,11 @@ def _disagreement(case: Case, place: Stuck) -> str:
         for rank, call in place.calls.items()
     }
     did = "brought" if alike else "entered"
-    calls = ", ".join(f"{case.ranks_in_words([rank])} {did} {told[rank]}" for rank in some)
-    calls += " …" if len(place.different) > SEVERAL else ""
+    alike_calls: dict[str, list[int]] = {}
+    for rank in place.different:
+        alike_calls.setdefault(told[rank], []).append(rank)
+    each = [f"{case.ranks_in_words(who)} {did} {call}" for call, who in alike_calls.items()]
+    calls = ", ".join(each[:SEVERAL]) + " …" * (len(each) > SEVERAL)
     if others := [rank for rank in place.calls if rank not in place.different]:
         who = words.ranks(others) if len(others) == 1 else "the others"
         calls += f", {who} {told[others[0]]}"
