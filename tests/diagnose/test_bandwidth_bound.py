@@ -13,7 +13,7 @@ from evenstep.diagnose.sentences import make_finding
 from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import Kind, Op, Phase
 from evenstep.trace.trace import UNKNOWN
-from tests.diagnose.programs import pipeline
+from tests.diagnose.programs import pipeline, staged
 from tests.diagnose.synthetic import MS, World
 
 MB = 1_000_000
@@ -275,6 +275,25 @@ def test_messages_that_all_are_slow_cost_what_collectives_would_not_take(replica
     lost = 1 - two_stages(usual_ms, replicas).length_ns / slow.length_ns
     assert finding.severity == pytest.approx(lost, rel=0.05)
     assert ("between such ranks" in finding.cause) == (replicas == 2)
+
+
+def two_nodes(between_ms):
+    """A pipeline of two stages on each of two nodes, within which messages take .2 ms."""
+
+    def took_ns(ends, _step):
+        return MS * (between_ms if len({rank // 4 for rank in ends}) == 2 else 0.2)
+
+    trace, length_ns = staged(took_ns, replicas=2)
+    for rank, info in trace.ranks.items():
+        info.identity["hostname"] = f"node{rank // 4}"
+    return trace, length_ns
+
+
+def test_messages_between_nodes_count_where_collectives_within_tell_only_of_those_within():
+    trace, length_ns = two_nodes(between_ms=8)
+    finding = diagnose(trace).findings[0]
+    assert finding.mode == "bandwidth_bound"
+    assert finding.severity == pytest.approx(1 - two_nodes(0.01)[1] / length_ns, rel=0.1)
 
 
 def test_messages_that_take_a_minor_part_of_the_step_are_the_price_of_a_pipeline():

@@ -246,9 +246,9 @@ def _told_else(case: Case) -> bool:
 
 
 def _of_messages(case: Case) -> list[Finding]:
-    """What messages beyond a minor part of the step take: micro-batches could hide most of it. Or
-    what they take beyond the time of their bytes in collectives whose members lie alike, on one
-    node or one on each, where those move them more than twice as fast."""
+    """What messages take beyond the time of their bytes in collectives whose members lie alike, on
+    one node or one on each, where those move them more than twice as fast; or, where that is little
+    or unknown, what they take beyond a minor part of the step: micro-batches could hide most."""
     comparable = case.waits_known and case.trace.elapsed_known and not case.stuck
     if not comparable:
         return []
@@ -265,11 +265,12 @@ def _of_messages(case: Case) -> list[Finding]:
         if each / usual < levels.MOST * max(alike, default=0.0):
             best = max(alike)
             missing[moved] = np.maximum(bytes_ns[moved] - each / best, 0)
-    less, name = (missing, "slow_messages") if best else (bytes_ns, "messages")
-    hit, gain = np.flatnonzero(less), gain_of(case, case.transferred(less))
-    told = not best and _told_else(case)
-    if told or gain.share.value < (levels.NAMED if best else levels.MINOR):
-        return []
+    less, name, gain = missing, "slow_messages", gain_of(case, case.transferred(missing))
+    if gain.share.value < levels.NAMED:  # then all of them
+        less, name, gain = bytes_ns, "messages", gain_of(case, case.transferred(bytes_ns))
+        if gain.share.value < levels.MINOR or _told_else(case):
+            return []
+    hit = np.flatnonzero(less)
     reached = float(size[hit].sum() / bytes_ns[hit].sum())
     amount = float(size[hit].sum()) / len(case.costs.graph.steps)
     ends = np.unique([rows.source[hit], rows.target[hit]], axis=1).T.tolist()
