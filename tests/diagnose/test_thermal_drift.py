@@ -114,6 +114,14 @@ def test_a_node_that_slows_down_is_one_finding(worst):
     assert finding.severity == pytest.approx(world.injected_share(), rel=0.1)
 
 
+def test_a_rank_of_the_same_node_that_hardly_slows_down_is_not_named_beside_one_that_does(worst):
+    world = drifting([5], 40, linear)
+    world = world.delayed(Phase.BACKWARD, drifting([6], 6, linear).delays[0].ns)
+    finding = worst(world)
+    assert (finding.mode, finding.where.ranks) == ("thermal_drift", [5])
+    assert finding.severity == pytest.approx(world.injected_share(), rel=0.1)
+
+
 def test_ranks_of_hosts_that_nobody_names_drift_together():
     world = drifting([4, 5, 6, 7], 25, linear)
     trace = world.trace()

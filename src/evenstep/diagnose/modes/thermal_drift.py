@@ -99,16 +99,19 @@ def _risen(at: Array, excess: Array, own: Array, jumps: int = 1) -> Drift | None
 
 
 def find(case: Case) -> list[Finding]:
-    """One finding for the drifting ranks of each node (ranks of unknown nodes are one node), and
-    one for what grows on all ranks."""
-    nodes: dict[str, list[Drift]] = {}
+    """One finding for the drifting ranks of each node (ranks of unknown nodes are one node), those
+    that grow by less than half as much as the worst apart; and one for what grows on all ranks."""
+    places: dict[int, list[Drift]] = {}  # by the worst rank
     found = sorted(drifts(case), key=lambda one: -one.growth_ns)
+    node = {drift.rank: case.trace.ranks[drift.rank].node for drift in found}
     for drift in found:
-        nodes.setdefault(case.trace.ranks[drift.rank].node, []).append(drift)
+        near = (one[0] for rank, one in places.items() if node[rank] == node[drift.rank])
+        alike = (worst for worst in near if drift.growth_ns > MOST * worst.growth_ns)
+        places.setdefault(next(alike, drift).rank, []).append(drift)
     apart = np.isin(case.grid.ranks, [drift.rank for drift in found])
     return [
         *_of_all(case, ~apart | apart.all()),
-        *(one for place in nodes.values() for one in _of_node(case, place)),
+        *(one for place in places.values() for one in _of_node(case, place)),
     ]
 
 
