@@ -112,6 +112,32 @@ def test_quick_messages_of_the_same_size_clear_their_links_however_short_they_ar
     assert not list(finding.where.nodes)
 
 
+def a_slow_pair(slow_ms):
+    """A pipeline of four stages: messages from rank 1 back to rank 0 are slow, and of those ahead
+    the first of each step, behind which the others hide."""
+    job = pipeline(replicas=1, noise=0.01, transfer=lambda do, step: do.ns)
+
+    def timed(rank):
+        made = []
+        for do in job.program(rank):
+            first = not any(one[0] == do[0] and one.peer == do.peer for one in made)
+            ahead = (do.what == "send") == (do.peer > rank)
+            slow = {rank, do.peer} == {0, 1} and (first or not ahead)
+            took_ns = (slow_ms if slow else 0.5) * MS
+            made.append(do._replace(ns=took_ns) if do.what in ("send", "receive") else do)
+        return made
+
+    run = replace(job, program=timed).run()
+    return run.trace(), run.length_ns
+
+
+def test_a_message_ahead_that_is_as_slow_as_those_back_on_the_same_link_counts_in_every_step():
+    trace, length_ns = a_slow_pair(8)
+    finding = diagnose(trace).findings[0]
+    assert finding.title == "Slow messages between ranks 0 and 1"
+    assert finding.severity == pytest.approx(1 - a_slow_pair(0.5)[1] / length_ns, rel=0.05)
+
+
 def test_messages_of_one_way_that_are_slower_than_those_back_name_nobody():
     """Twice as many may share the same links one way, where their senders keep pace."""
     job = pipeline(stages=2, replicas=4, noise=0.01, transfer=lambda do, step: do.ns or 0.3 * MS)

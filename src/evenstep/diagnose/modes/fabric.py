@@ -208,10 +208,14 @@ def _messages(case: Case) -> list[Traffic]:
             for at in np.flatnonzero(floors > most):
                 usual[channels[at]] = np.minimum(quick, took[channels[at]])
     if (slow := usual < took).any():  # and what else is as slow on such a link, either way
+        least = levels.MOST * np.median((took - usual)[slow])
         pair = np.array([case.trace.world, 1]) @ np.sort([rows.source, rows.target], axis=0)
-        quiet, least = quiet_level(case.transfers)[0], levels.MOST * np.median((took - usual)[slow])
-        also = np.isin(pair, pair[slow]) & (took - quiet > least)
-        usual = np.where(also, np.minimum(usual, quiet), usual)
+        on_slow = np.isin(pair, pair[slow])
+        for sent in map(np.concatenate, kinds.values()):
+            mine, beside = sent[on_slow[sent]], sent[~on_slow[sent]]
+            most = np.quantile(took[beside], 1 - levels.LOW) if len(beside) else np.inf
+            also = mine[took[mine] - most > least]
+            usual[also] = np.minimum(usual[also], most)
     lost = took - usual
     channels = [(key, one) for key, kind in kinds.items() for one in kind]
     most = max((lost[one].sum() for _, one in channels), default=0.0)
