@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from evenstep.hooks import joining
+from evenstep.agent.pulse import heartbeat
 from evenstep.hooks.torch.torch_stack import TorchStack
 from evenstep.trace.spool.folder import RunFolder
 
@@ -71,7 +71,7 @@ def test_a_rank_that_its_script_has_spawned_is_marked_in_a_folder_that_there_is(
 def test_where_ranks_meet_differs_by_node_where_the_address_is_of_the_node_itself(
     tmp_path, monkeypatch, keywords, address, nodes, place
 ):
-    monkeypatch.setattr(joining, "hostname", lambda: "here")
+    monkeypatch.setattr(heartbeat, "hostname", lambda: "here")
     known = {"MASTER_ADDR": address, "MASTER_PORT": "29500", "RANK": "1", "WORLD_SIZE": "4"}
     known |= {"GROUP_WORLD_SIZE": str(nodes), "EVENSTEP_OUT": str(tmp_path)}
     for name, value in known.items():

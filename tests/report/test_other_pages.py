@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from evenstep.cli import sweep as command
 from evenstep.cli.main import main
-from evenstep.report.page import sheet, sweep_page
+from evenstep.report.page import sheet
 from lab import drawing as lab_page
 from lab.__main__ import main as lab
 from lab.drawing import Block, Series
@@ -44,7 +45,7 @@ def opened(tab: Any, tmp_path: Path) -> Iterator[Any]:
 
 
 def test_a_sweeps_cells_carry_its_numbers_and_follow_the_measure(opened: Any, sweep: Any) -> None:  # noqa: F811
-    page = opened(sweep_page.render(sweep, "job"))
+    page = opened(command.render(sweep, "job"))
     assert page.page.locator(".matrix td").all_inner_texts() == ["50", "25", "12.5", "6.25"]
     page.page.select_option("#sweep-measure", "efficiency")
     assert page.page.locator(".matrix td").all_inner_texts() == ["50 %", "25 %", "12 %", "6.2 %"]
@@ -52,7 +53,7 @@ def test_a_sweeps_cells_carry_its_numbers_and_follow_the_measure(opened: Any, sw
 
 
 def test_a_sweeps_table_sorts_by_the_head_that_is_pressed(opened: Any, sweep: Any) -> None:  # noqa: F811
-    page = opened(sweep_page.render(sweep, "job")).page
+    page = opened(command.render(sweep, "job")).page
     first = ".sortable tbody tr:first-child th:first-child"
     page.click(".sortable thead th:nth-child(4) button")  # throughput, lowest first
     assert page.inner_text(first) == "4"
@@ -62,7 +63,7 @@ def test_a_sweeps_table_sorts_by_the_head_that_is_pressed(opened: Any, sweep: An
 
 
 def test_a_sweeps_curves_are_read_with_the_keyboard(opened: Any, sweep: Any) -> None:  # noqa: F811
-    page = opened(sweep_page.render(sweep, "job"))
+    page = opened(command.render(sweep, "job"))
     page.page.focus("#sweep-lines")
     page.page.keyboard.press("ArrowRight")
     assert page.read("sweep-lines") == "nodes 2, buckets 1: throughput 50 (45 to 55)"

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from evenstep import words
-from evenstep.report.page import html, sheet, sweep_page
+from evenstep.cli import sweep
+from evenstep.report.page import html, sheet
 from evenstep.trace.ranks import format_ranks
 from lab import drawing as lab_page
 
@@ -109,7 +110,7 @@ def test_text_on_a_colour_is_the_one_that_stands_out() -> None:
     assert found == ["#1d2126", "#1d2126", "#ffffff"]
 
 
-EVERY = sorted({*html.SCRIPTS, *sweep_page.SCRIPTS, *lab_page.SCRIPTS})
+EVERY = sorted({*html.SCRIPTS, *sweep.SCRIPTS, *lab_page.SCRIPTS})
 
 
 def test_the_scripts_pass_the_type_checker() -> None:

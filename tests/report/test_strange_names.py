@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evenstep.cli import compare
+from evenstep.cli import compare, sweep
 from evenstep.diagnose.compare.result import Comparison
-from evenstep.report.page import html, sweep_page
+from evenstep.report.page import html
 from evenstep.watch.web import LiveServer
 from evenstep.words import printable
 from lab import drawing as lab_page
@@ -77,7 +77,7 @@ def test_a_report(shown: Shown, diagnosis: Any, trace: Any, steps: Any) -> None:
 def test_a_sweep(shown: Shown, sweep_document: Any) -> None:
     rows = [combination(at, **{NAME: f"{NAME}{at}"}) for at in (0.5, 0.25)]
     varied = {"vary": {NAME: [f"{NAME}0.5", f"{NAME}0.25"]}, "combinations": rows}
-    text = shown(sweep_page.render(sweep_document | varied, NAME))
+    text = shown(sweep.render(sweep_document | varied, NAME))
     assert calm(text)
     assert text.count(SAID) >= 6
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from evenstep.report.page import sheet, sweep_page
-from evenstep.report.page.sweep_page import MEASURES
+from evenstep.cli import sweep
+from evenstep.cli.sweep import MEASURES
+from evenstep.report.page import sheet
 from tests.report.small_run import HOSTILE
 
 
@@ -38,55 +39,55 @@ def script(text: str, name: str) -> object:
 
 
 def test_the_page_carries_the_json_of_the_sweep(document: dict[str, object]) -> None:
-    assert script(sweep_page.render(document, "job"), "sweep") == document
+    assert script(sweep.render(document, "job"), "sweep") == document
 
 
 def test_the_best_combination_of_each_measure_is_named(document: dict[str, object]) -> None:
-    text = sweep_page.render(document, "job")
+    text = sweep.render(document, "job")
     assert "highest throughput</th>" in text
     assert "50 samples/s</td><td>nodes 2, buckets 1" in text
 
 
 def test_what_no_combination_has_is_no_column(document: dict[str, object]) -> None:
-    assert "cost a unit" not in sweep_page.render(document, "job")
+    assert "cost a unit" not in sweep.render(document, "job")
 
 
 def test_a_partial_sweep_says_how_far_it_came(document: dict[str, object]) -> None:
-    text = sweep_page.render(document | {"partial": True, "finished": 5}, "job")
+    text = sweep.render(document | {"partial": True, "finished": 5}, "job")
     assert "5 of 12 simulations are finished" in text
 
 
 def test_a_sweep_of_which_nothing_is_finished_has_a_page(document: dict[str, object]) -> None:
-    assert "No simulation finished." in sweep_page.render(document | {"combinations": []}, "job")
+    assert "No simulation finished." in sweep.render(document | {"combinations": []}, "job")
 
 
 def test_names_and_values_stay_text(document: dict[str, object]) -> None:
     row = combination(1.0, **{HOSTILE: HOSTILE})
-    text = sweep_page.render(document | {"vary": {HOSTILE: ["1"]}, "combinations": [row]}, HOSTILE)
+    text = sweep.render(document | {"vary": {HOSTILE: ["1"]}, "combinations": [row]}, HOSTILE)
     assert "<img" not in text
     assert text.count("</script>") == 3
 
 
 def test_nothing_is_fetched_from_anywhere(document: dict[str, object]) -> None:
-    text = sweep_page.render(document, "job")
+    text = sweep.render(document, "job")
     assert not re.findall(r"https?://|@import|url\(|fetch\(", text)
-    assert sheet.content_hash(sheet.script(sweep_page.SCRIPTS)) in text
+    assert sheet.content_hash(sheet.script(sweep.SCRIPTS)) in text
 
 
 def test_the_verdict_names_the_best_combination_and_what_each_field_changes(document) -> None:
-    text = sweep_page.render(document, "job")
+    text = sweep.render(document, "job")
     assert "Throughput is highest with nodes 2, buckets 1: 50 samples/s</h1>" in text
     rows = document["combinations"]  # 50, 12.5, 25 and 6.25
-    assert sweep_page.swing(rows, "cluster.nodes") == pytest.approx(1.0)
-    assert sweep_page.swing(rows, "work.buckets") == pytest.approx(3.0)
-    assert sweep_page.swing(rows[:1], "work.buckets") is None
+    assert sweep.swing(rows, "cluster.nodes") == pytest.approx(1.0)
+    assert sweep.swing(rows, "work.buckets") == pytest.approx(3.0)
+    assert sweep.swing(rows[:1], "work.buckets") is None
 
 
 def test_a_narrow_window_scrolls_its_charts_and_not_the_page(
     document: dict[str, object], browser: Any, tmp_path: Path
 ) -> None:
     file = tmp_path / "sweep.html"
-    file.write_text(sweep_page.render(document, "job"))
+    file.write_text(sweep.render(document, "job"))
     page = browser.new_page(viewport={"width": 390, "height": 900})
     page.goto(file.as_uri())
     page.wait_for_function("document.getElementById('sweep-lines').width > 0")

@@ -16,7 +16,7 @@ from evenstep.trace.columns import Columns
 from evenstep.trace.loading import load
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.spooled import EVENT_COLUMNS, OnDisk
-from evenstep.trace.store import database as store_database
+from evenstep.trace.store import layout as store_database
 from evenstep.trace.store import reading as store_reading
 from evenstep.trace.store import writing as store_writing
 from evenstep.trace.store.layout import MANIFEST, StoredPart, read_manifest

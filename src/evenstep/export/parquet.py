@@ -14,7 +14,7 @@ from evenstep.diagnose.finding import Diagnosis
 from evenstep.diagnose.measure.overview import step_table
 from evenstep.errors import MissingExtra, UsageError
 from evenstep.trace.spooled import OnDisk
-from evenstep.trace.store import database as store_database
+from evenstep.trace.store import layout as store_database
 from evenstep.trace.store import query as store_query
 from evenstep.trace.store.writing import Written, write_store
 from evenstep.trace.trace import Trace

@@ -22,7 +22,7 @@ from evenstep.importers.draft import LONGEST_TEXT
 from evenstep.importers.json_rows import rows
 from evenstep.trace.columns import Array
 from evenstep.trace.spool.files import read_toml
-from evenstep.trace.store.database import connect, literal
+from evenstep.trace.store.layout import connect, literal
 
 if TYPE_CHECKING:
     import duckdb

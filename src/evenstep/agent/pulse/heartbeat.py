@@ -12,6 +12,7 @@ and the lock is requested only when a look is due.
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import math
 import os
@@ -21,14 +22,19 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from evenstep.agent.pulse.frames import ScriptEnd, frames_of_errors, frames_of_thread
 from evenstep.agent.recording.recorder import Recorder
+from evenstep.agent.settings import config as configuration
+from evenstep.errors import EvenstepError
 from evenstep.trace.spool.faults import FaultHandler
-from evenstep.trace.spool.files import Bell
+from evenstep.trace.spool.files import Bell, write_whole
+from evenstep.trace.spool.folder import RunFolder, started_ticks
+from evenstep.trace.spool.identity import from_environment, hostname
 from evenstep.trace.spool.layout import Kind
 
 log = logging.getLogger("evenstep")
@@ -213,3 +219,46 @@ def _busy_ns() -> int:
     lock, whose waiters wake each switch interval (`take_gil` of CPython)."""
     woken = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
     return time.process_time_ns() + int(woken * sys.getswitchinterval() * 1e9)
+
+
+# -- before the rank records -----------------------------------------------------------------------
+
+
+@contextmanager
+def joining(call: str, rank: object, world: object, address: str) -> Iterator[None]:
+    """Leave a mark in the launcher's folder while this rank is inside a call that makes it meet the
+    others at an address ("" unknown). The mark of a call that fails stays, and says why.
+
+    The script may give rank and world. What cannot be marked is not: attaching will tell."""
+    path: Path | None = None
+    with suppress(EvenstepError, OSError):
+        path, mark = _mark(call, rank, world, address)
+    try:
+        yield
+    except BaseException as error:
+        if path:
+            raised = described(error) | {"monotonic_ns": time.monotonic_ns()}
+            with suppress(OSError):
+                write_whole(path, json.dumps(mark | {"raised": raised}))
+        raise
+    if path:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def _mark(
+    call: str, rank: object, world: object, address: str
+) -> tuple[Path | None, dict[str, Any]]:
+    """Write the mark; return its file, None where there is none, and contents."""
+    config, identity = configuration.load(), from_environment(os.environ)
+    if isinstance(rank, int) and isinstance(world, int) and 0 <= rank < world:
+        identity = identity.at(rank=rank, world=world)
+    if not (config.enabled and config.out and identity.world > 1):
+        return None, {}
+    if address.startswith(("localhost:", "127.")) and identity.nodes > 1:
+        address += f" of {hostname()}"  # each node's own
+    path = RunFolder(config.out).joining_path(identity.rank)
+    mark = identity.header() | {"started_ticks": started_ticks(os.getpid())}
+    mark |= {"call": call, "place": address}
+    write_whole(path, json.dumps(mark))
+    return path, mark

@@ -17,9 +17,9 @@ from time import monotonic_ns
 from typing import Any
 
 from evenstep.agent.arming import arm, disarm
+from evenstep.agent.pulse.heartbeat import joining
 from evenstep.agent.recording.entries import GroupState
 from evenstep.agent.stacks import Hooks, ObservedRank, RankInWorld, Tested
-from evenstep.hooks.joining import joining
 from evenstep.hooks.mpi.calls import nbytes
 from evenstep.hooks.wrapping import Wrapped, replace_attribute, undo
 from evenstep.trace.spool.layout import NO_PEER, Flag, Kind, Op

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from evenstep.agent.pulse.heartbeat import joining
 from evenstep.agent.stacks import Hooks, ObservedRank, RankInWorld
-from evenstep.hooks.joining import joining
 from evenstep.hooks.repeating import InferredSteps
 from evenstep.hooks.torch.groups import Groups
 from evenstep.hooks.torch.install import TorchHooks

@@ -16,7 +16,7 @@ from typing import Any
 from evenstep.errors import UsageError
 from evenstep.simulate.study.sweep import SweepPlan
 from evenstep.trace.spool.files import write_whole
-from evenstep.trace.store.database import literal, reason
+from evenstep.trace.store.layout import literal, reason
 
 Row = dict[str, Any]
 

@@ -22,7 +22,7 @@ from evenstep.trace.ranks import format_ranks
 from evenstep.trace.spool.files import read_toml
 from evenstep.trace.spool.layout import Actuator, DType, Flag, Kind, Op, Phase, ReduceOp
 from evenstep.trace.spooled import EVENT_COLUMNS
-from evenstep.trace.store import database as store_database
+from evenstep.trace.store import layout as store_database
 from evenstep.trace.store.layout import RANKS, SUMMARIES, read_manifest
 from evenstep.trace.store.reading import groups_of, read_ranks
 from evenstep.trace.store.writing import rank_arrays, record_arrays, summary_arrays

@@ -31,7 +31,7 @@ from evenstep.trace.spooled import (
     row_numbers,
 )
 from evenstep.trace.spools import LARGE_RECORDS
-from evenstep.trace.store import database, layout
+from evenstep.trace.store import layout
 from evenstep.trace.trace import ByKind, EventTable, Group, RankInfo, Trace
 
 _IN_ORDER = " order by rank, seq"
@@ -83,7 +83,7 @@ def read_ranks(folder: Path) -> tuple[dict[int, RankInfo], dict[int, int]]:
     """The ranks of a store, and the step of each rank's oldest record. Raises `TraceError` where
     the file is damaged."""
     query = f"select {', '.join(layout.RANK_TYPES)} from read_parquet(?) order by rank"
-    found = database.read(query, [folder / layout.RANKS], layout.RANK_TYPES)
+    found = layout.read(query, [folder / layout.RANKS], layout.RANK_TYPES)
     rows = zip(*(found[name].tolist() for name in layout.RANK_TYPES), strict=True)
     ranks, oldest = {}, {}
     for rank, _, closed, dropped, oldest_step, identity, facts in rows:
@@ -109,7 +109,7 @@ def _object(text: str) -> dict[str, Any]:
 
 def _summaries(folder: Path) -> tuple[Array, Array]:
     query = f"select {', '.join(layout.SUMMARY_TYPES)} from read_parquet(?)"
-    found = database.read(query, [folder / layout.SUMMARIES], layout.SUMMARY_TYPES)
+    found = layout.read(query, [folder / layout.SUMMARIES], layout.SUMMARY_TYPES)
     table = np.zeros(len(found["rank"]), SUMMARY)
     for column, (name, cell) in layout.SUMMARY_CELLS.items():
         table[name][(slice(None), *cell)] = found[column]
@@ -181,7 +181,7 @@ class StoredEvents(OnDisk):
             return np.zeros(0, np.int64)
         query = "select distinct step from read_parquet(?) order by step"
         files = [self._folder / part.file for part in self._parts]
-        return database.read(query, files, EVENT_TYPES)["step"].astype(np.int64)
+        return layout.read(query, files, EVENT_TYPES)["step"].astype(np.int64)
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -232,14 +232,14 @@ class StoredEvents(OnDisk):
         among = ", ".join(str(int(kind)) for kind in kinds)
         query = f"select {taken} from read_parquet(?) where kind in ({among}){where}{_IN_ORDER}"
         files = [self._folder / part.file for part in parts]
-        return Columns(database.read(query, files, EVENT_TYPES))
+        return Columns(layout.read(query, files, EVENT_TYPES))
 
     def _picked(self, rows: Array) -> Columns:
         """Read a few of very many rows, found by their rank and sequence."""
         rows, again = np.unique(rows, return_inverse=True)  # in order of rank and sequence
         identity = np.stack([self["rank"][rows], self["seq"][rows]]).astype(np.int64)
         taken = ", ".join(f'e."{name}"' for name in EVENT_COLUMNS)
-        found = database.read(
+        found = layout.read(
             f"select {taken} from read_parquet(?) e semi join wanted w "
             f"on w.rank = e.rank and w.seq = e.seq{_IN_ORDER}",
             [self._folder / part.file for part in self._parts],

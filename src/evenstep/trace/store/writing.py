@@ -18,8 +18,8 @@ from evenstep.trace.cores import iterate_on_cores
 from evenstep.trace.ranks import format_ranks
 from evenstep.trace.spool.layout import Flag, Kind
 from evenstep.trace.spooled import EVENT_COLUMNS, EVENT_TYPES, LIGHT, OF_HOSTS, OnDisk
-from evenstep.trace.store import database as store_database
 from evenstep.trace.store import layout
+from evenstep.trace.store import layout as store_database
 from evenstep.trace.trace import Trace
 
 STRETCH_RECORDS = 500_000  # in the files of a range of steps: a query about a step reads these
