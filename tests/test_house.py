@@ -22,7 +22,7 @@ MOST_OF_A_PREFIX = 3
 BUDGET = {
     "agent": 6694,  # a pause has the line that called the collection
     "attachment": 525,
-    "cli": 5593,  # an algorithm without effect is told, messages are calibrated
+    "cli": 5591,  # an algorithm without effect is told, messages are calibrated
     "diagnose": 16583,  # what late hosts hide has errors, as an all-reduce waits for the last rank;
     # replicas of several ranks are projected
     "doctor": 1790,
@@ -35,14 +35,14 @@ BUDGET = {
     "pacing": 1574,
     "probe": 1590,
     "report": 2377,  # where an action that was not tried applies
-    "reproduce": 1328,  # many steps at once
+    "reproduce": 1320,  # many steps at once
     "scenario": 1175,  # fields without effect are told, of failures, prices and repairs too
     "simulate": 8494,  # an algorithm without effect is told; links are fitted to messages, too
     "statistics": 754,
     "trace": 5983,  # marks of who waits to join are a run's
     "watch": 1618,  # parts of a step that it has not are not named
 }
-WHOLE = 76_420
+WHOLE = 76_388
 
 
 def imports(name):

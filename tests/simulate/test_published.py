@@ -1,7 +1,7 @@
 import pytest
 
 from evenstep.cli.explain import BY_NAME
-from evenstep.reproduce.published import collectives, table, training
+from evenstep.reproduce.published import table, training
 from evenstep.reproduce.published.rows import PublishedRow
 from evenstep.reproduce.published.table import estimate, systems
 from evenstep.reproduce.systems import CLAIMS
@@ -70,7 +70,7 @@ def test_a_fixed_time_for_each_rank_s_part_tells_a_step_of_zero_on_twice_the_gpu
 
 
 def test_all_reduces_of_nccl_are_near_what_was_measured_with_nothing_fitted():
-    found = [collectives.one_node(), collectives.across_nodes("several")]
+    found = [training.one_node(), training.across_nodes("several")]
     assert not any(system.fitted for system in found)
     for row in (row for system in found for row in system.rows):
         assert abs(row.error) < (0.3 if "RoCE" in row.what else 0.1), row.what
@@ -214,5 +214,5 @@ def test_nothing_is_said_where_nothing_like_it_was_measured(sets):
 
 
 def test_long_all_reduces_of_two_p5_nodes_are_near_what_was_measured():
-    rows = [row for row in collectives.across_nodes("p5").rows if row.what.startswith("16 H100")]
+    rows = [row for row in training.across_nodes("p5").rows if row.what.startswith("16 H100")]
     assert all(abs(row.error) < 0.05 for row in rows[2:])

@@ -6,6 +6,7 @@ first that knows its rank, and adds the hooks of the others later.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from evenstep.agent.recording.recorder import Recorder
     from evenstep.trace.spool.identity import Identity
     from evenstep.trace.spool.spool import Spool
-import logging
 
 log = logging.getLogger("evenstep")
 

@@ -15,7 +15,7 @@ from evenstep.cli import files, progress, traces
 from evenstep.cli.terminal import say, show, tell_written
 from evenstep.errors import UsageError
 from evenstep.report.terminal.style import DIGITS, exact, precise
-from evenstep.reproduce.published.table import ErrorEstimate
+from evenstep.reproduce.published.table import ErrorEstimate, estimate
 from evenstep.scenario import scenario
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate import simulation
@@ -43,8 +43,6 @@ def main(args: argparse.Namespace) -> int:
             result = _simulate(asked, args, folder)
         if args.html is not None and folder is not None:
             _draw(args, result, folder)
-    from evenstep.reproduce.published.table import estimate
-
     error = estimate(asked)
     document = result.to_json() | {"error_estimate": error and asdict(error)}
     show(document, lambda: render(result) + off_by(error), as_json=args.json)

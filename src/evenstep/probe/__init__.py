@@ -1,6 +1,6 @@
 """A preflight that measures the speed of ranks and links for a minute, before a job starts.
 
-ProbeRank     the measurements of a rank, stage by stage              rank.py, exchange.py
+ProbeRank     the measurements of a rank, stage by stage              preflight.py, exchange.py
 kernels       measurements of one rank, also between steps of a job   kernels.py
 Board         where ranks post their measurements                     outcome.py
 ProbeResult   all measurements                                        outcome.py

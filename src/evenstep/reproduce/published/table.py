@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from evenstep import checkpoints
-from evenstep.reproduce.published import collectives, training
+from evenstep.reproduce.published import training
 from evenstep.reproduce.published.rows import PublishedRow, System
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate import formulas
@@ -63,8 +63,8 @@ def rsc() -> System:
 
 def systems() -> list[System]:
     """All published systems, with their predictions."""
-    across = map(collectives.across_nodes, ("several", "p5"))
-    return [collectives.one_node(), *across, *training.systems(), llama3(), rsc()]
+    across = map(training.across_nodes, ("several", "p5"))
+    return [training.one_node(), *across, *training.systems(), llama3(), rsc()]
 
 
 # -- errors to expect ------------------------------------------------------------------------------
@@ -89,9 +89,9 @@ def estimate(scenario: Scenario) -> ErrorEstimate | None:
     if work.kind == "collective":
         if not _is_measured(scenario):
             return None
-        systems = [collectives.one_node()]
+        systems = [training.one_node()]
         if scenario.ranks > scenario.cluster.gpus_per_node:
-            systems = [collectives.across_nodes(key) for key in ("several", "p5")]
+            systems = [training.across_nodes(key) for key in ("several", "p5")]
         return _estimate(work.kind, [row for one in systems for row in one.rows], False)
     plain = work.schedule == "1f1b" and work.expert_parallel == work.context_parallel == 1
     accumulates = work.kind == "ddp" and work.micro_batches > 1
@@ -102,7 +102,7 @@ def estimate(scenario: Scenario) -> ErrorEstimate | None:
 
 def _is_measured(scenario: Scenario) -> bool:
     """Whether an all-reduce is within the sizes and machines that were measured."""
-    sizes = [*collectives.NVLS_US, *(pair.mib * collectives.MIB for pair in collectives.SEVERAL)]
+    sizes = [*training.NVLS_US, *(pair.mib * training.MIB for pair in training.SEVERAL)]
     return (
         scenario.work.operation == "all_reduce"
         and scenario.collectives.algorithm == "nccl"
