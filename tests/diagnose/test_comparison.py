@@ -185,9 +185,30 @@ def test_runs_of_different_sizes_are_compared_per_rank_too():
     small, large = run_of("small", World(ranks=4)), run_of("large", World(ranks=8, samples=0))
     found = compare(small, large)
     assert found.change("throughput_per_rank").relative == pytest.approx(-0.5, abs=0.01)
+    assert found.verdict == WORSE  # in all it is faster
     assert found.sentence.startswith("large is slower than small per rank: throughput -50 %")
     assert ", in all " in found.sentence
     assert any("4 ranks, large 8" in limit for limit in found.limits)
+
+
+@pytest.mark.parametrize(
+    ("changed", "part"),
+    [
+        ({"transfer_ns": 0.8 * MS}, "transfers in quiet steps, too"),
+        ({"pace": 1.2}, "compute"),
+    ],
+)
+def test_what_is_slower_without_a_finding_is_told_by_its_largest_part(changed, part):
+    known = {"style": "blocking", "samples": 4}
+    found = compare(run_of("calm", World(**known)), run_of("slow", World(**known, **changed)))
+    assert f"; mostly {part}: " in found.sentence
+
+
+def test_runs_with_other_batches_are_said_to_have_steps_of_another_size():
+    small, large = (run_of(str(n), World(samples=n, pace=n / 16)) for n in (16, 24))
+    limits = compare(small, large).limits
+    assert any("16 has 16 samples a rank, of 24 24: compare throughput" in one for one in limits)
+    assert not any("samples a rank" in one for one in compare(small, small).limits)
 
 
 def test_a_run_without_steps_cannot_be_compared(calm):

@@ -195,13 +195,19 @@ def compare(baseline: Account, other: Account) -> Comparison:
         return Comparison(other.name, NO_EVIDENCE, reason, findings=findings)
     known = baseline.samples is not None and other.samples is not None
     unit = "samples/s" if known else "steps/s"
-    changes = _changes(baseline, other, unit)
+    changes, split = _changes(baseline, other, unit), _parts(baseline, other)
     return Comparison(
-        name=other.name, verdict=changes[0].verdict,
-        sentence=sentence(baseline, other, changes, findings), changes=changes, findings=findings,
+        name=other.name, verdict=_rate(changes).verdict,
+        sentence=sentence(baseline, other, changes, findings, split),
+        changes=changes, findings=findings, parts=split, limits=limits(baseline, other, unit),
         difference_ns=float(other.length_ns.mean() - baseline.length_ns.mean()),
-        parts=_parts(baseline, other), limits=limits(baseline, other, unit),
     )  # fmt: skip
+
+
+def _rate(changes: Sequence[MetricChange]) -> MetricChange:
+    """The change of throughput, of runs of unlike size that of a rank."""
+    by_metric = {item.metric: item for item in changes}
+    return by_metric.get("throughput_per_rank", by_metric["throughput"])
 
 
 def _draw_differences(
@@ -285,14 +291,21 @@ def _parts(baseline: Account, other: Account) -> list[StepTimePart]:
 # -- in words --------------------------------------------------------------------------------------
 
 
+#: The parts of a step in words.
+_IN_WORDS = {
+    "floor": "transfers in quiet steps, too", "contention": "transfers slower than in quiet steps",
+    "transfer": "transfers", "wait": "waits", "other": "other time",
+}  # fmt: skip
+
+
 def sentence(
-    baseline: Account, other: Account, changes: Sequence[MetricChange], findings: Sequence[Changed]
-) -> str:
+    baseline: Account, other: Account, changes: Sequence[MetricChange],
+    findings: Sequence[Changed], split: Sequence[StepTimePart],
+) -> str:  # fmt: skip
     """The comparison in one sentence: throughput (of runs of unlike size that of a rank), p99, and
-    the finding that changed most."""
+    the finding that changed most, or of a faster or slower run without one the part that did."""
     by_metric = {item.metric: item for item in changes}
-    whole, tail = by_metric["throughput"], by_metric["p99"]
-    rate = by_metric.get("throughput_per_rank", whole)
+    whole, tail, rate = by_metric["throughput"], by_metric["p99"], _rate(changes)
     word, each = "faster" if rate.verdict == BETTER else "slower", " per rank" * (rate is not whole)
     text = f"{other.name} is {word} than {baseline.name}{each}"
     if rate.verdict == NO_EVIDENCE:
@@ -304,6 +317,12 @@ def sentence(
         first = max(named, key=lambda item: abs(item.difference))
         span = f"{words.percent(first.baseline)} to {words.percent(first.value)}"
         text += f"; most changed finding: {first.title}, {span} of step time"
+    elif rate.verdict != NO_EVIDENCE:
+        most = max(split, key=lambda part: abs(part.difference_ns))
+        more_ns = sum(part.difference_ns for part in split)
+        if (more_ns > 0) == (rate.verdict == WORSE) == (most.difference_ns > 0):
+            part, whole_ns = words.duration(abs(most.difference_ns)), words.duration(abs(more_ns))
+            text += f"; mostly {_IN_WORDS.get(most.part, most.part)}: {part} of {whole_ns} a step"
     return text
 
 
@@ -338,6 +357,10 @@ def limits(baseline: Account, other: Account, unit: str) -> list[str]:
         sizes = f"{baseline.name} has {baseline.world} ranks, {other.name} {other.world}"
         found.append(f"{sizes}: compare throughput per rank")
     pair = (baseline, other)
+    batches = [run.samples.mean() / run.world for run in pair if run.samples is not None]
+    if len(batches) == 2 and not 1 - NAMED < batches[1] / batches[0] < 1 + NAMED:
+        steps = f"a step of {baseline.name} has {batches[0]:,.4g} samples a rank"
+        found.append(f"{steps}, of {other.name} {batches[1]:,.4g}: compare throughput")
     found += differences([run.script for run in pair], [run.bytes_per_rank for run in pair])
     if unit == "steps/s" and (baseline.samples is None) != (other.samples is None):
         found.append("only one run tells its batch: steps are compared, whatever their size")
