@@ -317,6 +317,18 @@ def test_what_is_misunderstood_is_answered_with_the_nearest_form(text, nearest):
         parse(text)
 
 
+def test_what_is_like_no_form_is_answered_with_all_of_them():
+    with pytest.raises(UsageError, match=r"forms are .*op:all_reduce=x0\.5, .*input=hidden"):
+        parse("noise=half")
+
+
+def test_two_changes_of_the_same_part_are_not_answered_together(world):
+    trace = world.trace()
+    for specs in (["rank:1=x2", "rank:1=x1.5"], ["rank:1=median", "remove:rank:1"]):
+        assert [one.spec for one in answers(trace, specs)] == specs
+    assert len(answers(trace, ["rank:1=x2", "rank:2=x2"])) == 3
+
+
 @given(st.text("rankodegc:=x1,-.MB ", max_size=20))
 def test_any_text_is_understood_or_refused_in_a_sentence(text):
     try:

@@ -98,8 +98,9 @@ def _numbers(text: str, subject: str, target: str) -> tuple[int, ...]:
 def _misunderstood(text: str, why: str) -> UsageError:
     subject = text.partition("=")[0].partition(":")[0]
     same = [form for form in FORMS if form.partition("=")[0].partition(":")[0] == subject]
-    near = difflib.get_close_matches(text, same or FORMS, n=1, cutoff=0.0)[0]
-    return UsageError(f"--what-if {text!r} is not understood: {why}; the nearest form is {near}")
+    near = difflib.get_close_matches(text, same or FORMS, n=1, cutoff=0.0 if same else 0.6)
+    forms = f"the nearest form is {near[0]}" if near else f"forms are {', '.join(FORMS)}"
+    return UsageError(f"--what-if {text!r} is not understood: {why}; {forms}")
 
 
 # -- ranks and nodes -------------------------------------------------------------------------------
@@ -368,8 +369,9 @@ class WhatIfGain(Document):
 
 
 def answers(trace: Trace, specs: Sequence[str]) -> list[WhatIfGain]:
-    """Answer each question by itself and, of several, all of them together at the end. Raises
-    `UsageError` for what is no question, or is about something the trace has not."""
+    """Answer each question by itself and, of several, all of them together at the end, unless two
+    are about the same part. Raises `UsageError` for what is no question, or is about something the
+    trace has not."""
     asked = [parse(text) for text in specs]
     for spec in asked:
         _check(trace, spec)
@@ -381,7 +383,8 @@ def answers(trace: Trace, specs: Sequence[str]) -> list[WhatIfGain]:
     for spec, change in zip(asked, changes, strict=True):
         method = say(f"what_if.graph.{'ideal' if spec.change == 'ideal' else spec.subject}")
         found.append(_gain(case, spec.text, [change], method))
-    if len(asked) > 1 and all(one.reason is None for one in found):
+    about = {(spec.subject.replace("remove", "rank"), spec.target) for spec in asked}
+    if 1 < len(asked) == len(about) and all(one.reason is None for one in found):
         text = " + ".join(spec.text for spec in asked)
         found.append(_gain(case, text, changes, "replay with all of them at once"))
     return found
