@@ -33,7 +33,7 @@ BUDGET = {
     "host": 1565,  # what the processes that ranks have started ask of the cores
     "importers": 10102,
     "pacing": 1574,
-    "probe": 1590,
+    "probe": 1583,
     "report": 2377,  # where an action that was not tried applies
     "reproduce": 1320,  # many steps at once
     "scenario": 1175,  # fields without effect are told, of failures, prices and repairs too

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 import evenstep
-from evenstep.probe import kernels
+from evenstep.probe import measurements
 from tests.agent.training import leave, train
 from tests.forks import fork_ranks
 
@@ -33,9 +33,9 @@ def broken(torch, a, b, out):
 def rank_main(rank, folder):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{folder}/store", rank=rank, world_size=2)
-    usual = kernels.multiply
+    usual = measurements.multiply
     for scene, multiply in (("slow", slowly), ("broken", broken)):
-        kernels.multiply = multiply if rank == 1 else usual
+        measurements.multiply = multiply if rank == 1 else usual
         evenstep.attach(out=folder / scene, probe_every=EVERY)
         train(STEPS, rank=rank, between=lambda step: time.sleep(0.02 * rank))
         evenstep.detach()

@@ -5,7 +5,7 @@ import sys
 import time
 
 from evenstep.cli.main import main
-from evenstep.probe import kernels
+from evenstep.probe import measurements
 
 #: Added to each matrix product of the slow rank: many times its length, also on a busy machine.
 PAUSE_S = 0.2
@@ -23,7 +23,7 @@ def die(device):
 fault, rank, _, *arguments = sys.argv[1:]
 if os.environ["RANK"] == rank:
     if fault == "slow":
-        kernels.multiply = slow
+        measurements.multiply = slow
     elif fault == "die":
-        kernels.memory_copy = die
+        measurements.memory_copy = die
 sys.exit(main(arguments))

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from evenstep.importers.content import SourceFile
 from evenstep.importers.nccl import tests as nccl_tests
 from evenstep.probe import document
-from evenstep.probe.exchange import rounds
 from evenstep.probe.findings import common_ends, judge
+from evenstep.probe.measurements import rounds
 from evenstep.probe.scenario import scenario, to_toml
 from evenstep.scenario.scenario import parse
 from evenstep.simulate.simulation import simulate

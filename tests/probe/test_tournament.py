@@ -3,7 +3,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.probe.exchange import partner_of, rounds, run_rounds
+from evenstep.probe.measurements import partner_of, rounds, run_rounds
 
 TEAMS = st.lists(st.integers(0, 10_000), unique=True, max_size=40)
 

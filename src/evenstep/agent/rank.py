@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from evenstep.agent.actions.link import LinkToken, StorageTurns
     from evenstep.agent.pace import PaceHost
     from evenstep.pacing import TrialBudget
-    from evenstep.probe.kernels import PeriodicProbe
+    from evenstep.probe.measurements import PeriodicProbe
 
 log = logging.getLogger("evenstep")
 
@@ -338,7 +338,7 @@ class Agent:
 
 def _make_probe(index: int | None, every: int) -> PeriodicProbe:
     """The probe of this rank's machine. Raises `EvenstepError` where the job has no torch."""
-    from evenstep.probe.kernels import PeriodicProbe
+    from evenstep.probe.measurements import PeriodicProbe
 
     if "torch" not in sys.modules:
         raise EvenstepError("it measures with torch, which this job does not use")

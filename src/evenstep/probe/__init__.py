@@ -1,7 +1,7 @@
 """A preflight that measures the speed of ranks and links for a minute, before a job starts.
 
-ProbeRank     the measurements of a rank, stage by stage              preflight.py, exchange.py
-kernels       measurements of one rank, also between steps of a job   kernels.py
+ProbeRank     the measurements of a rank, stage by stage              preflight.py
+measurements  of one rank, also between steps of a job, and of pairs  measurements.py
 Board         where ranks post their measurements                     outcome.py
 ProbeResult   all measurements                                        outcome.py
 ProbeFinding  ranks and links that are slower than noise explains     findings.py

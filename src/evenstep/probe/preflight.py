@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from evenstep.errors import MissingExtra, UsageError
 from evenstep.host.sysfs import core_wait_ns
-from evenstep.probe import kernels
-from evenstep.probe.exchange import Exchange
+from evenstep.probe import measurements
+from evenstep.probe.measurements import Exchange
 from evenstep.probe.outcome import FAILED, STAGES, Board, ProbeResult, connect, gather
 from evenstep.stores import second_client
 from evenstep.trace.spool.identity import Identity, from_environment, hostname
@@ -75,7 +75,7 @@ class ProbeRank(threading.Thread):
         import torch
 
         me, plan = self._identity, self._plan
-        device = kernels.choose(torch, plan.device, me.local_rank)
+        device = measurements.choose(torch, plan.device, me.local_rank)
         self._post("arrived", self._place(device))
         if not self._board.wait_for_all(plan.timeout_s):
             return  # the reader of the board reports missing ranks
@@ -85,11 +85,12 @@ class ProbeRank(threading.Thread):
         begun, begun_ready = time.monotonic_ns(), core_wait_ns()
         exchange = Exchange(device, me.rank)
         places = _places(me)
-        for stage, made, share in (("compute", kernels.product, COMPUTE),
-                                   ("memory", kernels.memory_copy, MEMORY)):  # fmt: skip
+        for stage, made, share in (("compute", measurements.product, COMPUTE),
+                                   ("memory", measurements.memory_copy, MEMORY)):  # fmt: skip
             self.stage = stage
             exchange.agree(0.0)  # start at the same time on all ranks
-            self._post(stage, kernels.time_repeats(made(device), device, plan.budget_ns(share)))
+            taken = measurements.time_repeats(made(device), device, plan.budget_ns(share))
+            self._post(stage, taken)
         self.stage = "all_reduce"
         self._post("all_reduce", self._sweeps(exchange, places))
         self.stage = "pairs"
@@ -98,7 +99,7 @@ class ProbeRank(threading.Thread):
         self._post("done", {"backend": backend, "ready_ns": core_wait_ns() - begun_ready,
                             "lasted_ns": time.monotonic_ns() - begun})  # fmt: skip
 
-    def _place(self, device: kernels.ProbeDevice) -> dict[str, Any]:
+    def _place(self, device: measurements.ProbeDevice) -> dict[str, Any]:
         me = self._identity
         return {
             "node": me.node, "host": hostname(), "device": device.describe(),
@@ -136,7 +137,7 @@ def _places(me: Identity) -> list[int]:
 
 
 def _join(
-    store: Any, me: Identity, backend: str, device: kernels.ProbeDevice, timeout_s: float
+    store: Any, me: Identity, backend: str, device: measurements.ProbeDevice, timeout_s: float
 ) -> None:
     import torch.distributed as distributed
 
