@@ -193,6 +193,18 @@ def test_a_rank_that_never_came_is_told_from_those_that_wait_for_it(watched, run
     assert "ranks 0, 1 and 3 wait in all_reduce" in seen.verdict
 
 
+def test_a_run_of_other_hosts_that_stood_still_is_seen_at_the_first_look(watched, run):
+    """Copied from there: its ranks lived on after their last step."""
+    ranks = job(run, hostname="elsewhere", boot_id="other")
+    for rank in ranks:
+        rank.spool.beat(rank._start_ns + 60_000 * MS)
+    for rank in (0, 1, 3):
+        ranks[rank].enters()
+    seen = watched.look()
+    assert (seen.state, [f.ranks for f in seen.findings]) == ("silent", [(2,)])
+    assert "no step for 60 s" in seen.verdict
+
+
 def test_who_makes_no_progress_is_shown_above_who_is_late(watched, run):
     ranks = job(run, late=0)
     watched.look()

@@ -311,10 +311,13 @@ class LiveRun(FollowedRun):
 
 
 def _last_step_s(tail: SpoolTail, now: float) -> float:
-    """Return when a new rank last ended a step; now if its clock cannot be compared."""
-    if not len(tail.steps) or tail.identity.get("boot_id") != boot_id() or not boot_id():
+    """Return when a new rank last ended a step, of other hosts as if its latest heartbeat were now:
+    their clocks cannot be compared."""
+    if not len(tail.steps):
         return now
-    return now - max(time.monotonic() - float(tail.steps["end_ns"][-1]) * 1e-9, 0.0)
+    here = tail.identity.get("boot_id") == boot_id() != ""
+    read_ns = time.monotonic_ns() if here else tail.heartbeat_ns
+    return now - max(read_ns - int(tail.steps["end_ns"][-1]), 0) * 1e-9
 
 
 def read_request(folder: Path) -> dict[str, Any]:
