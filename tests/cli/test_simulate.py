@@ -9,8 +9,6 @@ from evenstep.cli import progress
 from evenstep.cli.main import main
 from evenstep.scenario.scenario import load
 from evenstep.simulate import simulation
-from evenstep.simulate.wires.world import CompiledWorld
-from evenstep.simulate.wires.world_python import PythonWorld
 
 SCENARIO = """
 name = "two nodes"
@@ -224,15 +222,35 @@ def test_messages_of_the_steps_that_average_are_told(scenario):
     assert messages == 4 * 2 * 8 * 7
 
 
-def test_that_a_run_is_long_is_known_before_its_first_step(scenario, monkeypatch):
-    """Rings of 256 in random order, 10 a step: of messages that are all followed nothing is run."""
+def test_that_a_run_is_long_is_known_before_its_first_step_is_over(scenario, monkeypatch):
+    """Rings of 256 in random order, 10 a step: as many messages and rates as between two looks."""
     sets = ["cluster.nodes=256", "fabric.kind=leaf_spine", "fabric.oversubscription=4",
             "job.placement=random", "collectives.algorithm=ring", "run.steps=100",
             "noise=[{kind='normal'}]", "work.buckets=10"]  # fmt: skip
     setup = simulation.set_up(load(Path(scenario), sets))
-    monkeypatch.setattr(CompiledWorld, "run", None)
-    monkeypatch.setattr(PythonWorld, "run", None)
+    worlds, made = [], simulation.make_world
+    monkeypatch.setattr(simulation, "make_world", lambda *of: worlds.append(made(*of)) or worlds[0])
     assert simulation.estimate_run(setup)[0] == 100 * 10 * 2 * 256 * 255
+    [world] = worlds
+    assert world.followed + world.rated <= 1.1 * simulation.AT_A_TIME
+
+
+@pytest.mark.parametrize(
+    ("sets", "most"),
+    [
+        (("work.kind=experts", "work.tensor_parallel=64", "fabric.nodes_per_leaf=64"), 200),
+        (("job.placement=random", "fabric.nodes_per_leaf=8", "fabric.oversubscription=4"), 7000),
+    ],
+)
+def test_a_run_is_announced_by_the_rates_of_its_first_messages(sets, most, scenario, monkeypatch):
+    """A part of a step tells as much as the step. Eight rates had been taken for each message: of
+    those from all to all on one leaf, too, of which none is followed by itself."""
+    sets += ("cluster.nodes=64", "fabric.kind=leaf_spine", "work.message_bytes=32MB",
+             "collectives.algorithm=ring", "run.steps=1000", "noise=[{kind='normal'}]")  # fmt: skip
+    setup = simulation.set_up(load(Path(scenario), list(sets)))
+    messages, seconds = simulation.estimate_run(setup)
+    monkeypatch.setattr(simulation, "AT_A_TIME", most)
+    assert simulation.estimate_run(setup) == pytest.approx((messages, seconds), rel=0.6)
 
 
 def test_long_work_is_announced_and_short_work_is_not(capsys):

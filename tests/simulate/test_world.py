@@ -76,16 +76,20 @@ def test_a_world_that_is_run_in_pieces_ends_as_in_one(make):
             assert world.take(job) is None
             world.feed(job, graph, np.zeros((1, size)), np.ones(1))
             world.final(job)
-        told = [0]
+        told, done = [0], [0.0]
         while (ended := world.run(most)) != STUCK:
             assert ended == PAUSED
-            told.append(world.followed)
+            done.append(world.progress(0))
+            told.append(world.followed + world.rated)
         pauses.append(len(told) - 1)
         assert all(after >= before + most for before, after in pairwise(told))
         assert world.followed == 2 * 2 + 4 * 3
+        assert done == sorted(done)
+        assert world.progress(0) == 1.0
+        assert most > 5 or any(0.2 < share < 0.8 for share in done)
         ends.append([world.take(job)[1].tolist() for job in range(2)])
     assert ends[0] == ends[1] == ends[2]
-    assert pauses[0] == 0 < pauses[2] <= 3 < pauses[1]
+    assert pauses[0] == 0 < pauses[2] <= 5 < pauses[1]
 
 
 @pytest.mark.parametrize("seed", [*range(12), 207])  # 207: one group shares none

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
@@ -27,7 +27,7 @@ from evenstep.simulate.job.recording import BlockSink, SimulatedRecorder, StepRo
 from evenstep.simulate.job.strategies import Extra, Pace, Paced
 from evenstep.simulate.result import Result, summed_up
 from evenstep.simulate.wires.carriage import FlowUse, carriages
-from evenstep.simulate.wires.interface import STUCK
+from evenstep.simulate.wires.interface import PAUSED, STUCK
 from evenstep.simulate.wires.world import make_world
 from evenstep.trace.columns import Array
 from evenstep.trace.spool.folder import RunFolder
@@ -43,11 +43,11 @@ _LIBRARIES: dict[tuple[Scenario, float], CollectiveLibrary] = {}  # the latest u
 _LIBRARIES_LOCK = Lock()
 SETTLING = 8  # most steps until those of a calm job are alike
 SETTLED = 1e-10  # of a step: entries of ranks that differ by less are equal
-AT_A_TIME = 1_000_000  # messages, between two looks at what is finished
+AT_A_TIME = 1_000_000  # messages and rates, between two looks at what is finished
 AHEAD = 8  # steps that a neighbour is fed at a time: they depend on no time
 #: Seconds on one core of a message that meets no others, of one that may, of a rate solved for one
-#: as others come and go, of a rank's operation; and such rates of a message, where no step tells.
-ALONE_S, MESSAGE_S, RATE_S, OPERATION_S, RATES = 5e-8, 1e-7, 1.2e-7, 1e-7, 8
+#: as others come and go, of a rank's operation.
+ALONE_S, MESSAGE_S, RATE_S, OPERATION_S = 5e-8, 1e-7, 1.2e-7, 1e-7
 
 
 @dataclass(frozen=True)
@@ -172,8 +172,9 @@ def simulate_to(folder: Path, scenario: Scenario, *, progress: Progress | None =
 
 
 def estimate_run(setup: Setup) -> tuple[int, float]:
-    """Estimate the messages that a run will follow, and its seconds: from its first step, unless
-    more than `AT_A_TIME` are followed in it."""
+    """Estimate the messages that a run will follow, and its seconds: from a step with all of its
+    collectives; of one in which more than `AT_A_TIME` messages may meet, from as many messages and
+    rates, and how far these bring it."""
     scenario = setup.scenario
     steps = 1 if _is_calm(scenario) else scenario.run.steps
     often = Counter(map(setup.graph_of, range(steps)))
@@ -182,15 +183,15 @@ def estimate_run(setup: Setup) -> tuple[int, float]:
         sum(n * jobs.world.messages(jobs.graphs[graph], shared=one) for graph, n in often.items())
         for one in (False, True)
     )
-    alone, rated = max(messages - shared, 0), RATES * shared
-    if messages <= AT_A_TIME * steps:
-        first = replace(scenario, run=replace(scenario.run, steps=1, warm_up=0))
-        run = _Run(replace(setup, scenario=first), None, AT_A_TIME)
-        run.result(None)
-        # of steps that average: not the first; without one, bundles that came apart
-        messages = max(messages, run.followed * steps if run.followed else shared)
-        if run.followed:
-            rated = messages * run.rated // run.followed
+    alone = max(messages - shared, 0)
+    tried = max(often, key=lambda graph: jobs.world.messages(jobs.graphs[graph], shared=True))
+    engine = jobs.engine(lambda _: tried, Pace())
+    is_over = any(jobs.run(engine, 1, is_trial=shared > AT_A_TIME * steps))
+    done = 1.0 if is_over else jobs.world.progress(jobs.graphs[tried]) or 1.0
+    likely, rated = (
+        int(number / done) * often[tried] for number in (jobs.world.followed, jobs.world.rated)
+    )
+    messages = max(messages, likely if is_over else min(likely, shared))
     sizes = np.array([len(role.operations) for role in setup.graph.roles])
     operations = int(sizes[setup.graph.role].sum())
     spent = alone * ALONE_S + (messages - alone) * MESSAGE_S + rated * RATE_S
@@ -352,8 +353,11 @@ class _Jobs:
         begin_ns = np.zeros(self._setup.scenario.ranks)
         return JobEngine(self.world, graph_of, self.graphs, noise, pace, begin_ns)
 
-    def run(self, engine: JobEngine, steps: int, most: float = math.inf) -> Iterator[FinishedStep]:
-        """Yield the job's steps as they finish; none where the first has over `most` messages."""
+    def run(
+        self, engine: JobEngine, steps: int, most: float = math.inf, *, is_trial: bool = False
+    ) -> Iterator[FinishedStep]:
+        """Yield the job's steps as they finish; none where the first has over `most` messages, or,
+        of a trial, where it takes over `AT_A_TIME` messages and rates."""
         while engine.over < steps:
             left = AT_A_TIME if engine.over else min(AT_A_TIME, most + 1 - self.world.followed)
             if left <= 0:
@@ -367,6 +371,8 @@ class _Jobs:
             elif wants > 0:
                 for _ in range(AHEAD):
                     self._near[wants - 1].feed(self.world, wants, self._theirs[wants - 1])
+            elif wants == PAUSED and is_trial:
+                return
             elif wants == STUCK and not found:
                 raise AssertionError("the operations of a step wait for each other")
         for job, other in enumerate(self._near, 1):

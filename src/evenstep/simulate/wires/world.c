@@ -240,7 +240,7 @@ typedef struct { /* what happens at a time: a rank enters, or goes on; a point g
 
 typedef struct {
     i32 links, ranks, jobs;
-    double goodput, now;
+    double goodput, now, sent; /* sent: bytes of the first job, of messages that are followed */
     Job *job;
     Link *link;
     i32 *present; /* messages of each job on each link, where goodput is lost */
@@ -1090,15 +1090,19 @@ static i32 set_off(World *w, Point *point, Instance *of, i32 round, i32 message,
     return a;
 }
 
+static void count_bytes(World *w, const Instance *of, double bytes) { w->sent += of->job ? 0 : bytes; }
+
 static void send(World *w, Instance *of, i32 round, i32 message) {
     Flow *f = of->flow;
     Stage *s = f->stages[f->stage_of[round]];
     double bytes = s->bytes[message] * of->scale;
     if (bytes <= 0 || s->narrow[message] == INFINITY) { /* without links */
+        count_bytes(w, of, bytes);
         deliver_later(w, s->delay[message], of, round, message);
         return;
     }
     if (s->whole[message] >= 0 && of->scale == 1) {
+        count_bytes(w, of, bytes);
         w->followed++, s->peak[message] = s->narrow[message];
         deliver_later(w, s->whole[message], of, round, message);
         return;
@@ -1227,6 +1231,7 @@ static void sent(World *w, i32 a) {
     for (Point *q = x->pair, *next; q; q = next) next = q->sharer, q->partner = -1, q->sharer = NULL;
     heap_drop(&w->endings, a);
     leave_links(w, a, x->of->job);
+    if (!point) count_bytes(w, x->of, x->stage->bytes[x->message] * x->of->scale * x->members);
     i32 message = x->bundle < 0 ? x->message : x->stage->count + x->bundle;
     if (x->bundle >= 0) branch_all(w, x, -1), bundle_over(w, a);
     w->free_list[w->free_count++] = a;
@@ -2762,9 +2767,9 @@ static int all_over(const World *w) {
 }
 
 /* Run until a job needs its next step (return its number), nothing is left to do, or `most` messages
-   are followed. */
+   are followed and rates solved. */
 i64 world_run(World *w, i64 most) {
-    i64 last = w->followed + most;
+    i64 last = w->followed + w->rated + most;
     for (;;) {
         do {
             flow_on(w);
@@ -2780,7 +2785,7 @@ i64 world_run(World *w, i64 most) {
         }
         if (first >= 0) return first;
         if (next == INFINITY || all_over(w)) return STUCK;
-        if (w->followed >= last) return PAUSED;
+        if (w->followed + w->rated >= last) return PAUSED;
         pass(w, next);
     }
 }
@@ -2816,6 +2821,24 @@ i64 world_messages(World *w, i64 graph, i64 only) {
                      * (only ? f->stages[n]->points : f->stages[n]->count - f->stages[n]->saved);
     }
     return found;
+}
+/* How much of a step of the first job is sent: a share of the bytes of messages sent one by one. */
+double world_progress(World *w, i64 graph) {
+    const Graph *g = w->graphs[graph];
+    double all = 0, sent = w->sent;
+    for (i32 k = 0; k < g->instances; k++) {
+        Flow *f = w->flows[g->flow[k]];
+        for (i32 n = 0; !f->closed && !is_spliced(w, f) && n < f->stage_count; n++)
+            for (i32 m = 0; m < f->stages[n]->count; m++) all += f->repeats[n] * f->stages[n]->bytes[m];
+    }
+    for (i32 k = 0; k < w->endings.count; k++) {
+        const Active *x = &w->active[w->endings.entry[k].item];
+        double pace = x->of->flow->lasting ? 1 : x->rate;
+        double left = larger(x->left - pace * (w->now - x->since), 0);
+        if (!x->point && !x->of->job)
+            sent += x->stage->bytes[x->message] * x->of->scale * x->members - left;
+    }
+    return all > 0 ? smaller(sent / all, 1) : 0;
 }
 i64 world_followed(World *w) { return w->followed; }
 i64 world_rated(World *w) { return w->rated; }

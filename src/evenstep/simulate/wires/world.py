@@ -127,7 +127,7 @@ class CompiledWorld:
 
     def run(self, most: int) -> int:
         """Run until a job needs a step, or durations in one (its number), `most` messages are
-        followed, or the end."""
+        followed and rates solved, or the end."""
         return int(self._c.world_run(self._world, most))
 
     def take(self, job: int) -> tuple[Array, Array] | None:
@@ -147,6 +147,11 @@ class CompiledWorld:
         """Messages of a step, of those collectives whose messages are all simulated one by one, and
         bundles; `shared`: only messages on links where others may be, also those in bundles."""
         return int(self._c.world_messages(self._world, graph, shared))
+
+    def progress(self, graph: int) -> float:
+        """How much of a step of the first job is sent: a share of the bytes of messages that are
+        simulated one by one, from 0 to 1."""
+        return float(self._c.world_progress(self._world, graph))
 
     @property
     def followed(self) -> int:
@@ -199,6 +204,7 @@ def _library() -> ctypes.CDLL | None:
         ("is_over", whole, (pointer, whole)),
         ("take", None, (pointer, whole)),
         ("messages", whole, (pointer, whole, whole)),
+        ("progress", real, (pointer, whole)),
         ("followed", whole, (pointer,)),
         ("rated", whole, (pointer,)),
         ("peaks", None, (pointer, pointer)),

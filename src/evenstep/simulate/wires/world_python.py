@@ -111,6 +111,7 @@ class PythonWorld:
         self._changed = False
         self._now = 0.0
         self._sent = self.rated = 0
+        self._bytes = 0.0  # of the first job's messages, on their way or over
         self._peak = np.zeros(len(capacity))
 
     # -- building ----------------------------------------------------------------------------------
@@ -184,6 +185,13 @@ class PythonWorld:
         used = [self._flows[flow] for flow in self._plans[graph].flow.tolist()]
         return sum(len(s.gate) * s.repeats for one in used if not one.closed for s in one.stages)
 
+    def progress(self, graph: int) -> float:
+        """How much of a step of the first job is sent: a share of the bytes, from 0 to 1."""
+        used = [self._flows[flow] for flow in self._plans[graph].flow.tolist()]
+        sizes = [s.bytes.sum() * s.repeats for one in used if not one.closed for s in one.stages]
+        left = sum(one.left for one in self._flying if one.of.job is self._jobs[0])
+        return min((self._bytes - left) / sum(sizes), 1.0) if sum(sizes) else 0.0
+
     @property
     def followed(self) -> int:
         """All messages: there are no trains here."""
@@ -197,8 +205,8 @@ class PythonWorld:
     # -- running -----------------------------------------------------------------------------------
 
     def run(self, most: int) -> int:
-        """Run until a job needs a step, `most` messages are sent, or the end."""
-        last = self._sent + most
+        """Run until a job needs a step, `most` messages are sent and rates solved, or the end."""
+        last = self._sent + self.rated + most
         while True:
             self._flow_on()
             self._share()
@@ -209,7 +217,7 @@ class PythonWorld:
                 return number
             if math.isinf(soonest) or self._all_over():
                 return STUCK
-            if self._sent >= last:
+            if self._sent + self.rated >= last:
                 return PAUSED
             self._pass(soonest)
 
@@ -281,6 +289,7 @@ class PythonWorld:
         stage = of.flow.stages[number]
         self._sent += 1
         size = float(stage.bytes[message]) * of.scale
+        self._bytes += size if of.job is self._jobs[0] else 0.0
         links = stage.link[int(stage.route[message]) : int(stage.route[message + 1])]
         if size <= 0 or not len(links):
             self._deliver_later(of, number, message)
