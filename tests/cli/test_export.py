@@ -198,9 +198,12 @@ def test_a_port_alone_is_this_machines_own_and_others_need_a_token(monkeypatch):
     )
     assert not any(map(export_command._is_loopback, ("0.0.0.0", "10.0.0.1", "node7", "::")))
     assert len(export_command._token()) >= export_command.SHORTEST_TOKEN
-    monkeypatch.setenv("EVENSTEP_METRICS_TOKEN", "short")
-    with pytest.raises(UsageError, match="EVENSTEP_METRICS_TOKEN must have at least 16"):
-        export_command._token()
+    monkeypatch.setenv("EVENSTEP_METRICS_TOKEN", "t" * 16)
+    assert export_command._token() == "t" * 16
+    for wrong in ("t" * 15, "t" * 16 + "\n", "ä" * 16):
+        monkeypatch.setenv("EVENSTEP_METRICS_TOKEN", wrong)
+        with pytest.raises(UsageError, match="EVENSTEP_METRICS_TOKEN must have at least 16"):
+            export_command._token()
 
 
 def test_a_dash_is_standard_output_and_nothing_else_is_printed_there(export):

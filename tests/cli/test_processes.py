@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from evenstep.cli import processes
 from evenstep.cli.deaths import RankExits
 from evenstep.cli.main import main
 from evenstep.cli.processes import StartedRanks
@@ -247,3 +248,16 @@ def test_of_two_launchers_on_one_host_one_tells(run, start):
     for watch in both:
         watch._record_exits(PATIENCE_S)
     assert said == [f"rank 1 (process {rank.pid}) died: exit code 2 before it had attached"]
+
+
+def test_an_environment_is_read_whatever_it_holds():
+    """Values with `=`, entries without, letters of no encoding; of a process that is gone none."""
+    given = {"A": "b=c=d", "EMPTY": "", "ODD": os.fsdecode(b"\xff")}
+    child = subprocess.Popen(["sleep", "60"], env=given)
+    try:
+        until(lambda: processes._environment(str(child.pid)).get("A"))
+        assert processes._environment(str(child.pid)) == given | {"ODD": "\ufffd"}
+    finally:
+        child.kill()
+        child.wait()
+    assert processes._environment(str(child.pid)) == {}
