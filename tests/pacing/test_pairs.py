@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import pytest
 
-from evenstep.pacing.account import CREDIT, TrialBudget
+from evenstep.pacing import random_trial
+from evenstep.pacing.account import CREDIT, TrialBudget, TrialVerdict
 from evenstep.pacing.random_trial import (
     ALARM,
     BLOCK_STEPS,
@@ -316,3 +317,22 @@ def test_a_gain_that_no_step_can_have_is_an_open_end() -> None:
         assert trial.verdict.low == -float("inf")
     trial.gains = [0.5] * 12
     assert 0.0 < trial.verdict.low <= trial.verdict.gain == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+    ("losses", "variation"),
+    [([2.0, 2.0], 1e-4), ([0.1] * 3, 1e-4), ([1.0, 3.0], 0.5), ([9.9, 10.1], 0.01)],
+)
+def test_steps_of_a_block_vary_by_their_deviation_but_never_by_nothing(losses, variation):
+    block = random_trial._Block(0, acted=False)
+    block.settled, block.sums = len(losses), sum(losses)
+    block.squares = sum(loss * loss for loss in losses)
+    assert block.variation == pytest.approx(variation)
+
+
+def test_a_trial_that_has_shown_nothing_has_no_gain_and_no_limits():
+    verdict = TrialVerdict("untested")
+    assert (verdict.pairs, verdict.gain) == (0, 0.0)
+    assert verdict.plain | {"word": ""} == verdict._asdict() | {
+        "word": "", "low": None, "high": None,
+    }  # fmt: skip
