@@ -137,6 +137,9 @@ def test_a_run_that_mostly_communicates_is_not_called_healthy(diagnosis: Diagnos
     diagnosis.summary["shares"]["exposed_communication"] = 0.71
     first = lines(diagnosis)[0]
     assert first.startswith("Communication takes 71 % of step time")
+    assert "how much is latency or bytes, this trace cannot tell" in lines(diagnosis, 200)[1]
+    diagnosis.summary["shares"]["wait"] = 0.0  # as where no waits were recorded
+    assert "how much is waiting, latency or bytes" in lines(diagnosis, 200)[1]
     assert "Healthy" not in brief.markdown(diagnosis)
     diagnosis.summary["shares"].update(exposed_communication=0.1, wait=0.1)
     assert lines(diagnosis)[0].startswith("Healthy")

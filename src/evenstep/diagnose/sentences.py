@@ -300,7 +300,7 @@ def _healthy(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict
         "turns": idle,
     }
     numbers = {"absent": absent, "world": summary.get("world"), "moving": moving, "wait": wait}
-    numbers["stages"] = stages
+    numbers |= {"stages": stages, "waiting": "" if wait else "waiting, "}
     numbers["most"] = next((f"; rank {row['rank']} is waited for most" for row in rows), "")
     if name := next((name for name, holds in holding.items() if holds), ""):
         parts = (say(f"verdict.{name}.{part}", **numbers) for part in VERDICT_PARTS)
