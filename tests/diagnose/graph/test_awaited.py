@@ -662,6 +662,32 @@ def test_operations_one_after_the_other_do_not_run_on_the_stream_of_compute():
     assert not _in_stream(rows, gaps_between(rows, rows.leave_ns, kinds, kinds))[0].any()
 
 
+@pytest.mark.parametrize("held", [True, False])
+def test_a_layer_behind_which_hosts_read_the_loss_waits_for_a_gather_that_comes_late(held):
+    """Gathers of 2 ms are issued one ahead of layers of 6 ms. In each fifth step lane 2 comes 80 ms
+    late to the last one, or all hosts read the loss 80 ms late; the next gather follows that."""
+    steps, noise = np.arange(40), np.random.default_rng(0).uniform(0, 0.2, (3, 40))
+    late = 80.0 * (steps % 5 == 0)
+    last = 12 + late * (np.arange(3) == 2)[:, None] * held
+    over = np.broadcast_to(last.max(axis=0) + 2, last.shape)
+    layers = np.maximum(last + 6, over) + 6
+    read = np.where(held, layers, layers + late) + noise
+    enter = np.stack([0 * last, 0 * last, 6 + 0 * last, last, read], axis=2)
+    leave = np.stack([1 + 0 * last, 2 + 0 * last, 8 + 0 * last, over, 0 * last], axis=2)
+    leave[:, :, 4] = read.max(axis=0) + 2
+    begun = 200.0 * steps[:, None]
+    rows, table = entries_of(begun + enter, begun + leave)
+    reads = np.tile(np.arange(5) == 4, 120)
+    slack = np.where(reads, 0.01 * MS, 9 * MS).astype(np.int64)
+    rows = rows.with_column("slack_ns", slack)
+    table = table.with_column("op", np.full(len(table), GATHER))
+    found = infer_waits(rows, table, np.zeros(len(table)))
+    assert found.idle[reads].all()
+    ahead, worked = (each.reshape(3, 40, 5)[:, :, 3] for each in (found.ahead, found.worked))
+    assert ((ahead == 1) == held).all()
+    assert (worked == held).all()
+
+
 def test_a_loss_reduced_after_the_last_bucket_shows_that_compute_waits_for_that():
     """Gradients are accumulated for 100 ms before four buckets of 2 ms, 6 ms apart. The loss is
     reduced as the last one is over, for which lanes 0 and 1 wait for lane 2."""

@@ -23,6 +23,7 @@ from evenstep.diagnose.graph.gaps import (
     gaps_between,
     other_record,
     weighted_median,
+    with_waits_of_hosts,
 )
 from evenstep.diagnose.graph.streams import AT_ONCE_NS, CROSSING_NS, LAUNCH_NS, TELLING
 from evenstep.diagnose.graph.structure import NO_HOST, TimeLine, means, row_hash, row_numbers
@@ -72,7 +73,8 @@ def _infer_waits(rows: Columns, operations: Columns, over_ns: Array) -> Awaited:
     entered = entered_kinds(rows, operations)
     gaps = gaps_between(rows, over, places_of(rows, entered), entered)
     ends = row_numbers(entered[gaps.row - 1], entered[gaps.row])
-    return _waits_of_rows(rows, gaps, shares_of(rows, operations, gaps), ends)
+    share = with_waits_of_hosts(gaps, shares_of(rows, operations, gaps))
+    return _waits_of_rows(rows, gaps, share, ends)
 
 
 def shares_of(rows: Columns, operations: Columns, gaps: Gaps) -> Array:

@@ -186,13 +186,32 @@ def best_shares(gaps: Gaps, share: Array, sure: Array, *others: Array) -> Array:
     return np.concatenate([fit_shares(some, share, ~sure, SHARES)[0], unseen])
 
 
+def with_waits_of_hosts(gaps: Gaps, share: Array) -> Array:
+    """The shares, with one more wait for each kind whose devices mostly idle, if the gaps in which
+    they do last clearly more alike so: a host that looks for what its device did comes late because
+    that waited, and takes as long as usual besides. Whom a stream holds up does not idle."""
+    some = gaps.sample()
+    idle = some.idle & (means(some.idle, some.kind) > MOST)[some.kind]
+    if not idle.any():
+        return share
+    pace = some.paces(share)[idle]
+    some = Gaps(*(part[..., idle] for part in some))._replace(idle=np.zeros(len(pace), bool))
+    more = [_with(share, *one) for one in _tries(some, SHARES)]
+    tried = np.stack([share, *(np.where(np.isnan(share), one, share) for one in more)])
+    misfits = np.stack([some.misfit(one, pace)[0] for one in tried])
+    floor = np.maximum(TELLING * some.misfit(share, pace)[1], AT_ONCE_NS)
+    better = np.flatnonzero(clearly(misfits.min(axis=0), misfits[0], floor))
+    found = share.copy()
+    found[better] = tried[misfits.argmin(axis=0)[better], better]
+    return found
+
+
 def fit_shares(
     gaps: Gaps, share: Array, free: Array, shares: tuple[float, ...]
 ) -> tuple[Array, Array]:
     """The share of each kind, changed for `free` kinds wherever others of `shares` fit clearly
     better; and, of each kind, the misfit of a gap in its steps."""
-    late = (gaps.over > np.minimum(gaps.lasted, 0.0) - AT_ONCE_NS).any(axis=1)  # others hold nobody
-    tries = [(ahead, part) for ahead in np.flatnonzero(late).tolist() for part in shares]
+    tries = _tries(gaps, shares)
     following: dict[bytes, Array] = {}
     for _ in range(PACE_ROUNDS if tries else 0):
         if share.tobytes() not in following:
@@ -202,6 +221,12 @@ def fit_shares(
     count = np.maximum(np.bincount(gaps.cell), 1)
     each = np.bincount(gaps.cell, misfit[gaps.kind]) / count
     return share, means(each[gaps.cell], gaps.kind)
+
+
+def _tries(gaps: Gaps, shares: tuple[float, ...]) -> list[tuple[int, float]]:
+    """The waits, how many entries ahead and after which of these shares, that may hold anybody."""
+    late = (gaps.over > np.minimum(gaps.lasted, 0.0) - AT_ONCE_NS).any(axis=1)
+    return [(ahead, part) for ahead in np.flatnonzero(late).tolist() for part in shares]
 
 
 def _fit_round(gaps: Gaps, share: Array, free: Array, tries: list[tuple[int, float]]) -> Array:
