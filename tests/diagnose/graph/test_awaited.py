@@ -6,6 +6,7 @@ import pytest
 from evenstep.diagnose.graph.awaited import (
     Awaited,
     _in_stream,
+    _most_end_with,
     _of_members,
     _shares_by_idle_time,
     _until_over,
@@ -437,6 +438,44 @@ def test_a_wait_that_most_end_with_comes_after_the_work_that_others_show():
         rows.select(rows.lane < 2), rows.leave_ns[rows.lane < 2], *[place[:48]] * 2
     )
     assert usual_shares(rows, table, alone)[:, 0].tolist() == [0, 0]  # which nobody shows
+
+
+@pytest.mark.parametrize(
+    ("other", "long", "part"), [(60_001, 3, 1), (60_000, 3, 0), (60_001, 1, 0)]
+)
+def test_work_is_done_before_a_wait_if_most_other_gaps_last_twice_what_follows_it(
+    other, long, part
+):
+    """Five gaps of 2 ms end 30 us after the operation, three others with no end, 20 us long but for
+    so many."""
+    lasted = np.array([2 * MS] * 5 + [other] * long + [20_000] * (3 - long)) / MS
+    found = gaps(lasted, np.append(lasted[:5] - 0.03, [-np.inf] * 3))
+    ended, before = next(_most_end_with(found))
+    assert (ended.tolist(), before.tolist()) == ([True], [part])
+
+
+@pytest.mark.parametrize(
+    ("after", "more", "ends"),
+    [
+        (-20_000, {}, True),
+        (-20_001, {}, False),
+        (40_000, {}, True),  # 2 % of its length
+        (40_001, {}, False),
+        (0, {"idle": [True] * 3}, False),
+        (0, {"opens": np.ones(3, bool)}, False),
+    ],
+)
+def test_a_gap_ends_with_an_operation_where_nothing_else_tells_when_it_does(after, more, ends):
+    found = gaps([2] * 3, [2 - after / MS] * 3)._replace(
+        **{k: np.array(v) for k, v in more.items()}
+    )
+    assert next(_most_end_with(found))[0].tolist() == [ends]
+
+
+@pytest.mark.parametrize(("count", "most"), [(2, False), (3, True)])
+def test_a_kind_ends_with_what_more_than_half_of_its_gaps_end_with(count, most):
+    found = gaps([2] * 4, [2] * count + [1] * (4 - count))
+    assert [ended.tolist() for ended, _ in _most_end_with(found)] == [[most]] + [[False]] * 5
 
 
 def test_a_hidden_place_works_as_long_as_those_seen_between_the_same_two_kinds_of_entries():

@@ -10,15 +10,24 @@ it moves for 4 ms from the last entry; who waited for it does 3 ms more.
 """
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from evenstep.diagnose.graph.build import _earliest_ends
+from evenstep.diagnose.graph.build import (
+    _earliest_ends,
+    _hosts_begun,
+    _over,
+    _select_steps,
+    _with_usual_messages,
+)
 from evenstep.diagnose.graph.entries import Entries
+from evenstep.diagnose.graph.lanes import STEP_END
 from evenstep.diagnose.graph.replay import Change, combine, replay, step_lengths
 from evenstep.diagnose.graph.streams import FASTEST_DRIFT
 from evenstep.diagnose.graph.structure import (
+    NEVER_NS,
     last_lanes,
     overlap,
     regularly_later,
@@ -419,3 +428,105 @@ def test_a_stream_begins_its_first_step_where_the_step_before_it_ended():
     assert usual.tolist() == pytest.approx(
         [6, 6, 6], rel=2 * FASTEST_DRIFT
     )  # of which nobody saw the beginning
+
+
+def test_steps_are_left_with_what_is_entered_in_them_and_the_waits_for_that():
+    """Operations 0 and 3 of a queue are entered in step 0; 1 and 2, of which 1 begins another
+    queue, in step 1, where 0 is waited for."""
+    rows = Columns({
+        "step": np.array([0, 0, 1, 1, 1, 1, 1]), "enter": np.array([0, 3, 1, 2, -1, -1, -1]),
+        "wait": np.array([-1, -1, 0, -1, 1, 0, -1]), "after": np.array([-1, 0, 0, 1, -1, -1, -1]),
+        "order": np.array([0, 0, 0, 0, 0, 0, STEP_END]),
+    })  # fmt: skip
+    table = Columns(
+        {"queue": np.array([0, 1, 1, 1]), "queues": np.array([False, True, True, True])}
+    )
+    kept, left = _select_steps(rows, table, np.array([1]))
+    assert [kept[name].tolist() for name in ("enter", "wait", "after")] == [
+        [0, 1, -1, -1], [-1, -1, 0, -1], [-1, 0, -1, -1],
+    ]  # fmt: skip
+    assert left.queues.tolist() == [False, True]
+    kept, left = _select_steps(rows, table, np.array([0]))
+    assert kept.enter.tolist() == [0, 1]
+    assert left.queue.tolist() == [0, 1]
+    assert left.queues.tolist() == [False, False]
+
+
+@pytest.mark.parametrize(("falling", "serial"), [(1, True), (2, False)])
+def test_a_queue_is_one_where_nearly_all_ends_come_in_its_order(falling, serial):
+    """Ten after the first, so many of which end sooner; two at once are in order. A second queue's
+    ends all come later."""
+    ended = np.array([0, 1, 1, 3, 4, 5, 6, 7, 8, 9, 10, 20, 21])
+    ended[4 : 4 + 2 * falling : 2] = 2
+    queue = np.repeat([0, 1], [11, 2])
+    table = Columns({"queue": queue, "message": queue < 0})
+    over, follows = _over(None, Entries(None, table), ended)
+    assert follows.tolist() == [False] + [serial] * 10 + [False, True]
+    assert (
+        over[:11].tolist() == (np.maximum.accumulate(ended[:11]) if serial else ended[:11]).tolist()
+    )
+
+
+@pytest.mark.parametrize(
+    ("sequence", "more", "known"),
+    [
+        ([1, 2], {}, True),
+        ([2, 3], {}, False),  # collectives of the group came before
+        ([2, 3], {"group": np.array([-1, -1])}, True),
+        ([2, 3], {"message": np.array([True, True])}, True),
+        ([2, 1], {"group": np.array([0, 1])}, False),
+        ([1, 2], {"message": np.array([False, True])}, True),
+    ],
+)
+def test_hosts_have_surely_begun_a_run_whose_first_collectives_are_on_record(sequence, more, known):
+    table = {
+        "sequence": np.array(sequence),
+        "group": np.zeros(2, int),
+        "message": np.zeros(2, bool),
+    }
+    begun = np.array([[100, NEVER_NS], [200, 200]])
+    span = SimpleNamespace(
+        steps=np.array([0, 1]), ranks=np.arange(2), apart=np.ones(2, bool),
+        step_ns=lambda name: begun, _replace=lambda apart: None if apart.any() else span,
+    )  # fmt: skip
+    ahead = SimpleNamespace(placed=lambda lanes, ns: ns + lanes + 1, error_ns=10)
+    found = _hosts_begun(span, Entries(None, Columns(table | more)), ahead)
+    assert found.tolist() == [[111 if known else NEVER_NS, NEVER_NS], [NEVER_NS] * 2]
+
+
+@pytest.mark.parametrize(
+    ("apart", "blocked", "sure"), [(20_000, 2, True), (20_001, 2, False), (20_000, 1, False)]
+)
+def test_a_message_that_both_ends_were_blocked_in_tells_how_long_its_channel_takes(
+    apart, blocked, sure
+):
+    """Messages of channel 0 take 10 ms, of channel 1 3 ms, but nobody was blocked in them; one of
+    channel 0 took 1 ms, with one or both ends blocked in it and in one of channel 2, asked for 9 ns
+    after it was sent, until up to 20 us apart. A receiver waits until 20 ms for one of channel 0,
+    sent at 0, and one of channel 1, sent at 5: for which of them hangs on what channel 0 takes."""
+    number = np.arange(44)
+    queue = np.repeat([0, 1, 2], [22, 21, 1])
+    took = np.array([10.0, 3.0, 1.0])[queue]
+    sent = 1000.0 + 100 * number
+    took[0], sent[0], sent[43] = 1, 5000, 5000
+    took[21], sent[21], took[42], sent[42] = 20, 0, 15, 5
+    over = np.rint((sent + took) * MS).astype(np.int64)
+    several = np.isin(number, (21, 42))
+    pair, receives = np.isin(number, (0, 43)), np.array([0, 1])
+    enter = np.rint(sent * MS).astype(np.int64)
+    rows = Columns({
+        "operation": number.repeat(2), "lane": np.tile(receives, 44), "held_ns": np.zeros(88, int),
+        "enter_ns": (enter[:, None] + 9 * receives * pair[:, None]).reshape(-1),
+        "leave_ns": np.stack([over, over + apart * pair], axis=1).reshape(-1),
+        "decides": np.tile([True, False], 44), "sends": np.tile([True, False], 44),
+        "waits": np.stack([pair & (blocked > 1), pair | several], axis=1).reshape(-1),
+        "calls": np.ones(88, bool), "on_device": np.zeros(88, bool),
+    })  # fmt: skip
+    table = {"message": np.ones(44, bool), "size_bytes": 1 + queue, "queue": queue}
+    none = Columns({name: np.zeros(0, int) for name in ("lane", "enter_ns", "leave_ns")})
+    span = SimpleNamespace(
+        trace=SimpleNamespace(ranks=dict.fromkeys((0, 1), SimpleNamespace(node="node0"))),
+        ranks=np.arange(2), device=np.zeros(2, bool), waits=lambda: none,
+    )  # fmt: skip
+    ends = _with_usual_messages(span, Entries(rows, Columns(table)), over) / MS
+    assert ends[[21, 42]].tolist() == ([10, 20] if sure else [20, 8])

@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evenstep.diagnose.graph.entries import entries
+from evenstep.diagnose.graph.entries import TELLING_NS, _unrelated_records, entries
 from evenstep.trace.clocks.clocks import align
+from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Flag, Op
 from tests.diagnose.graph.by_hand import Run, after, at
 from tests.diagnose.programs import ring
@@ -127,6 +128,53 @@ def test_members_that_come_together_tell_nothing_of_a_root():
             )  # fmt: skip
     rows = found(run).rows
     assert not rows.waits[rows.lane == 0].any()
+
+
+@pytest.mark.parametrize(
+    ("apart", "left", "waits"), [(0.1, 0.1, True), (0.0999, 5, False), (0.1, 0.0999, False)]
+)
+def test_a_root_that_came_0_1_ms_before_the_last_waits_where_it_stays_until_that_comes(
+    apart, left, waits
+):
+    run = Run()
+    for turn in range(8):
+        for rank, leave in enumerate((left, 5, 5)):
+            run.collective(
+                rank, turn, turn, 10 * turn + (rank > 0) * apart, 10 * turn + leave, Op.BROADCAST,
+                Flag.HOST_BLOCKED, peer_or_root=0,
+            )  # fmt: skip
+    rows = found(run).rows
+    assert rows.waits[rows.lane == 0].tolist() == [waits] * 8
+
+
+def rootless(early, left, op=Op.BROADCAST, flags=Flag.ON_DEVICE, calls=20):
+    """Which records of two members tell nothing of each other, where the first comes so much
+    before the second, and in the first `left` of the calls leaves 1 ns before it comes."""
+    number = np.repeat(np.arange(calls), 2)
+    first, since = np.tile([True, False], calls), MS * number
+    came = since + TELLING_NS * 2 - first * early
+    leave = np.where(first & (number < left), since + TELLING_NS * 2 - 1, since + TELLING_NS * 2)
+    of = {"op": 0 * number + int(op), "flags": 0 * number + int(flags), "group": 0 * number}
+    placed = Columns({"enter_ns": came, "leave_ns": leave})
+    return _unrelated_records(Columns(of), number, placed, number < 0)
+
+
+@pytest.mark.parametrize(
+    ("early", "left", "more", "unrelated"),
+    [
+        (TELLING_NS, 0, {}, False),
+        (TELLING_NS - 1, 0, {}, True),  # nobody came clearly before the last
+        (TELLING_NS, 1, {}, False),  # of 20
+        (TELLING_NS, 2, {}, True),
+        (TELLING_NS, 0, {"flags": Flag(0)}, True),
+        (TELLING_NS, 9, {"op": Op.ALL_REDUCE}, False),
+        (TELLING_NS, 0, {"op": Op.OTHER}, True),
+    ],
+)
+def test_kernels_of_no_known_root_belong_together_where_early_ones_last_until_the_last_begins(
+    early, left, more, unrelated
+):
+    assert rootless(early, left, **more).tolist() == [unrelated] * 40
 
 
 @pytest.mark.parametrize(("op", "root"), [(Op.OTHER, 0), (Op.BROADCAST, 7), (Op.REDUCE, -1)])

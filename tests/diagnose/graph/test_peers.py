@@ -11,6 +11,7 @@ from evenstep.diagnose.graph.peers import (
     _before,
     beginning,
     between_barriers,
+    in_hand,
     message_ends,
     micro_batches,
     peers,
@@ -176,3 +177,24 @@ def test_who_enters_what_others_do_not_has_another_program(groups, apart):
         for rank in range(3):
             run.step(rank, step, since, since + 10)
     assert len(peers(run.graph())) == apart
+
+
+@pytest.mark.parametrize(("late", "handed"), [(0, 6), (1, 0)])
+def test_a_message_is_in_hand_from_when_it_came_until_the_next_is_sent(late, handed):
+    """Lane 0 sends after 8 what comes to lane 1 at 10, or as late. That works for 6 from 10 on and
+    sends it to lane 2, where it is at 30; before anything came to it, it sent what nobody here
+    received. Lane 3 recorded nothing."""
+    rows = (  # lane, enter, wait, at_ns, own_ns
+        (0, 0, -1, 8, 8), (0, -1, -1, 12, 4),
+        (1, 2, -1, 3, 3), (1, -1, 0, 5, 2), (1, 1, -1, 16, 6), (1, -1, -1, 20, 4),
+        (2, -1, 1, 7, 7), (2, -1, -1, 33, 3),
+    )  # fmt: skip
+    names = ("lane", "enter", "wait", "at_ns", "own_ns")
+    rows = dict(zip(names, zip(*rows, strict=True), strict=True)) | {"index": [0] * 8}
+    table = {
+        "message": [True] * 3, "root": [0, 1, 1], "group": [0] * 3, "step": [5] * 3,
+        "over_ns": [10 + late, 30, 9],
+    }  # fmt: skip
+    found = graph_of(rows, table, lanes=4)
+    found.steps, found.own_ns = np.array([5]), np.array(rows["own_ns"], float)
+    assert in_hand(found) == pytest.approx([8 / 12, handed / 15, 3 / 10, 0])

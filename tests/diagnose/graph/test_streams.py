@@ -115,6 +115,31 @@ def test_the_end_of_a_kernel_of_several_messages_tells_no_clock_where_another_do
     assert on_one_clock(rows, 2).leave_ns[3:].tolist() == [10, 35, 35]
 
 
+@pytest.mark.parametrize("name", ["decides", "waits"])
+@pytest.mark.parametrize("row", [1, 3])
+def test_the_end_of_who_need_not_wait_or_be_waited_for_tells_no_clock_where_another_does(name, row):
+    """The second operation's, of the first lane or of the second, which is 100 ahead."""
+    rows = table(
+        lane=[0, 0, 1, 1], operation=[0, 1, 0, 1], enter_ns=[0, 20, 100, 120],
+        leave_ns=[10, 30, 110, 185],
+    )  # fmt: skip
+    rows = rows.with_column(name, np.arange(4) != row)
+    assert on_one_clock(rows, 2).leave_ns[2:].tolist() == [10, 85]
+    with_end = rows.select(rows.operation == 1)  # of which alone something is known
+    with_end = with_end.with_column("operation", np.zeros(2, int))
+    assert on_one_clock(with_end, 2).leave_ns.tolist() == [30, 30]
+
+
+def test_an_end_that_a_lane_did_not_see_stays_unknown_and_tells_no_clock():
+    rows = table(
+        lane=[0, 0, 1, 1], operation=[0, 1, 0, 1], enter_ns=[5, 20, 105, 120],
+        leave_ns=[10, 30, 110, 0],
+    )  # fmt: skip
+    found = on_one_clock(rows, 2)
+    assert found.leave_ns.tolist() == [10, 30, 10, 0]
+    assert found.enter_ns.tolist() == [5, 20, 5, 20]
+
+
 def test_a_clock_that_drifts_is_followed_along_a_line():
     ends = np.arange(1, 9) * 1_000_000
     other = 500 + ends + ends // 10_000  # 100 parts in a million faster

@@ -212,7 +212,7 @@ def _hosts_begun(span: LaneExtent, found: Entries, ahead: Ahead) -> Array:
 def _select_steps(rows: Columns, operations: Columns, steps: Array) -> tuple[Columns, Columns]:
     """The rows of these steps, and the operations that are entered in them."""
     rows = rows.select(np.isin(rows.step, steps))
-    kept = np.bincount(rows.enter[rows.enter >= 0], minlength=len(operations)) > 0
+    kept = np.isin(np.arange(len(operations)), rows.enter)
     number = np.append(np.where(kept, np.cumsum(kept) - 1, -1), -1)
     for name in ("enter", "wait", "after"):
         rows = rows.with_column(name, number[rows[name]])
