@@ -25,6 +25,7 @@ from evenstep.diagnose.compare.result import (
 )
 from evenstep.diagnose.finding import When, Where
 from evenstep.errors import UsageError
+from evenstep.importers.opening import open_trace
 from evenstep.statistics.interval import student
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Phase
@@ -202,6 +203,22 @@ def test_what_is_slower_without_a_finding_is_told_by_its_largest_part(changed, p
     known = {"style": "blocking", "samples": 4}
     found = compare(run_of("calm", World(**known)), run_of("slow", World(**known, **changed)))
     assert f"; mostly {part}: " in found.sentence
+
+
+def test_slower_steps_of_which_no_part_is_known_are_not_told_to_be_of_another(tmp_path):
+    runs = []
+    for name, seconds in (("calm", 0.1), ("slow", 0.13)):
+        times = [f"{step},{seconds + step % 7 / 1e4}" for step in range(60)]
+        file = tmp_path / f"{name}.csv"
+        file.write_text(
+            "\n".join(
+                ["rank,step,step_time_s", *(f"{rank},{one}" for rank in (0, 1) for one in times)]
+            )
+        )
+        runs.append(account(name, open_trace([file])))
+    found = compare(*runs)
+    assert found.verdict == WORSE
+    assert "mostly" not in found.sentence
 
 
 def test_runs_with_other_batches_are_said_to_have_steps_of_another_size():

@@ -294,7 +294,7 @@ def _parts(baseline: Account, other: Account) -> list[StepTimePart]:
 #: The parts of a step in words.
 _IN_WORDS = {
     "floor": "transfers in quiet steps, too", "contention": "transfers slower than in quiet steps",
-    "transfer": "transfers", "wait": "waits", "other": "other time",
+    "transfer": "transfers", "wait": "waits",
 }  # fmt: skip
 
 
@@ -320,7 +320,8 @@ def sentence(
     elif rate.verdict != NO_EVIDENCE:
         most = max(split, key=lambda part: abs(part.difference_ns))
         more_ns = sum(part.difference_ns for part in split)
-        if (more_ns > 0) == (rate.verdict == WORSE) == (most.difference_ns > 0):
+        grows = (more_ns > 0) == (rate.verdict == WORSE) == (most.difference_ns > 0)
+        if grows and most.part != "other":  # which may be whole steps, and tells nothing
             part, whole_ns = words.duration(abs(most.difference_ns)), words.duration(abs(more_ns))
             text += f"; mostly {_IN_WORDS.get(most.part, most.part)}: {part} of {whole_ns} a step"
     return text
