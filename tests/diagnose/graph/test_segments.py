@@ -5,7 +5,13 @@ import pytest
 
 from evenstep.diagnose.graph.replay import Change, replay
 from evenstep.diagnose.graph.schedule import Links, carried_over, evaluate, schedule
-from evenstep.diagnose.graph.segments import _own, _segment_numbers, _start_state
+from evenstep.diagnose.graph.segments import (
+    _between,
+    _own,
+    _segment_numbers,
+    _start_state,
+    _took,
+)
 from evenstep.diagnose.graph.structure import NEVER_NS
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Flag, Op
@@ -195,3 +201,48 @@ def test_a_queue_is_busy_over_steps_that_have_nothing_in_it(took, end):
     first = np.flatnonzero(found.took_ns == 24 * MS)
     ends = replay(found, [Change.of_transfers(first, np.array([float(took * MS)]))])
     assert after(ends[0]) == [[10, 10], [20, 20], [end, end]]
+
+
+def test_nobody_is_in_a_step_from_the_last_end_until_the_first_beginning_where_all_are_known():
+    """Of the third step a beginning, of the fourth an end is not known; the fifth begins, on one
+    lane, before the one before it ended."""
+    begun = np.array([[0, 1], [12, 11], [NEVER_NS, 20], [30, 31], [42, 43], [52, 47]])
+    ended = np.array([[9, 10], [19, 18], [25, 24], [40, NEVER_NS], [48, 46], [60, 60]])
+    (since, until), lasted = _between(begun, ended)
+    assert (since.tolist(), until.tolist()) == ([10, 25, 48], [11, 30, 47])
+    assert lasted.tolist() == [0, 1, 0, 5, 0, 0]
+
+
+def test_an_operation_is_of_the_latest_step_of_its_members_and_so_is_what_follows_it():
+    """Lane 1 enters operation 1 a step later than lane 0; lane 2 waits for it, and lane 3 enters
+    the last one after it."""
+    rows = Columns({
+        "lane": np.array([0, 0, 0, 1, 1, 2, 2, 3]), "enter": np.array([0, 1, 2, 0, 1, -1, -1, 3]),
+        "wait": np.array([-1, -1, -1, -1, -1, 0, 1, -1]), "after": np.array([-1] * 7 + [1]),
+    })  # fmt: skip
+    index = np.array([0, 0, 0, 0, 1, 0, 0, 0])
+    of_rows, of_operations = _segment_numbers(rows, Columns({"queue": np.zeros(4, int)}), index)
+    assert of_rows.tolist() == [0, 1, 1, 0, 1, 0, 1, 1]
+    assert of_operations.tolist() == [0, 1, 1, 1]
+
+
+def test_an_operation_takes_from_when_all_that_it_comes_after_is_there():
+    """The second, entered at 8, comes after the first on its stream; the third is queued behind the
+    second, which ends later than it."""
+    rows = Columns({"enter": np.array([0, 1, 2]), "after": np.array([-1, 0, -1])})
+    table = {"over_ns": [10, 15, 14], "last_ns": [4, 8, 12], "queues": [False, False, True]}
+    operations = Columns({name: np.array(of) for name, of in table.items()})
+    assert _took(rows, operations).tolist() == [6, 5, 0]
+    free = rows.with_column("after", np.full(3, -1))
+    assert _took(free, operations).tolist() == [6, 7, 0]
+    assert operations.last_ns.tolist() == [4, 8, 12]
+
+
+@pytest.mark.parametrize(("lanes", "segment"), [(50, 1), (80, 0)])
+def test_one_segment_holds_all_where_too_many_lanes_depend_on_one_another(lanes, segment):
+    """Each waits for what the lane before it entered; the first is a step ahead."""
+    lane = np.arange(lanes)
+    rows = {"lane": lane, "enter": lane, "wait": lane - 1, "after": np.full(lanes, -1)}
+    operations = Columns({"queue": lane})
+    found = _segment_numbers(Columns(rows), operations, (lane == 0).astype(int))
+    assert [one.tolist() for one in found] == [[segment] * lanes] * 2

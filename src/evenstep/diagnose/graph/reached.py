@@ -144,7 +144,7 @@ def _beside_compute(rows: Columns, operations: Columns, stream: Array, held: Arr
 def _ends_before(rows: Columns, own: Array) -> Array:
     """When the operation before each entry of the same `own` number was over, or `NEVER_NS`."""
     order, ended = grouped_order(own, np.arange(len(own))), np.empty(len(own), np.int64)
-    ended[order] = np.where(begins(own[order]), NEVER_NS, np.append(0, rows.leave_ns[order][:-1]))
+    ended[order] = np.where(begins(own[order]), NEVER_NS, np.roll(rows.leave_ns[order], 1))
     return ended
 
 
@@ -180,8 +180,8 @@ def _since_issued(rows: Columns, lost: Array) -> Array:
     before, after = seen[following - 1], seen[following]
     issued = running_maximum(rows.enter_ns - rows.slack_ns, rows.lane)  # clocks wander
     whole = issued[after] - issued[before]
-    told = (whole > 0) & (rows.lane[after] == rows.lane[before])
-    part = np.where(told, (issued[lost] - issued[before]) / np.where(told, whole, 1), 0.0)
+    told = rows.lane[after] == rows.lane[before]
+    part = told * (issued[lost] - issued[before]) / np.maximum(whole, 1)
     reached = rows.enter_ns[before] + part * (rows.enter_ns[after] - rows.enter_ns[before])
     found = np.zeros(len(rows), np.int64)
     found[lost] = np.maximum(rows.enter_ns[lost] - np.rint(reached), 0)
